@@ -1,0 +1,41 @@
+//! Kuorum: a replicated key-value store that speaks the etcd v3.7 API.
+//!
+//! A put in eleven lines, each naming the module that does it:
+//! 1. `rpc` decodes the request on the shard that owns the client's connection;
+//! 2. `admission` refuses what is malformed, too large, over quota or over the backlog;
+//! 3. `command` encodes what is left as one log entry;
+//! 4. `consensus` proposes it;
+//! 5. `log` makes it durable;
+//! 6. `consensus` learns that it is committed;
+//! 7. `apply` turns it into changes, the same on every member;
+//! 8. `mvcc` gives the changes a revision;
+//! 9. `storage` commits them with the applied index in one batch;
+//! 10. `watch` hands the events to whoever waits for them;
+//! 11. `rpc` answers the client.
+//!
+//! The modules below stand in that order: front door, before the log, consensus, the pure core, out again, upkeep.
+
+pub mod config;
+pub mod server;
+
+pub(crate) mod rpc;
+pub(crate) mod http;
+
+pub(crate) mod admission;
+pub(crate) mod command;
+
+pub(crate) mod consensus;
+pub mod log;
+
+pub(crate) mod apply;
+pub(crate) mod mvcc;
+pub(crate) mod lease;
+pub(crate) mod alarm;
+pub(crate) mod cluster;
+pub(crate) mod storage;
+
+pub(crate) mod watch;
+
+pub(crate) mod maintenance;
+pub(crate) mod metrics;
+pub mod trace;

@@ -1,0 +1,4 @@
+//! (being written)
+
+pub(crate) mod key_index;
+pub(crate) mod revision;

@@ -1,4 +1,5 @@
-//! (being written)
+//! Revisions, the key index, the history, and reads and writes over them.
 
 pub(crate) mod key_index;
+pub(crate) mod query;
 pub(crate) mod revision;

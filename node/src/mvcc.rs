@@ -1,4 +1,5 @@
 //! (being written)
 
 pub(crate) mod key_index;
+pub(crate) mod key_range;
 pub(crate) mod revision;

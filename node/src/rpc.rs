@@ -1,1 +1,2 @@
-//! (being written)
+//! tmp
+pub(crate) mod method;

@@ -17,6 +17,7 @@ use std::sync::OnceLock;
 pub(crate) use group::{Client, Disk, Health, Lease, Mvcc, Server, Watch};
 pub(crate) use method::MethodCounts;
 use metrics_exporter_prometheus::PrometheusHandle;
+pub(crate) use process::descriptors_max;
 
 use self::registrar::Registrar;
 

@@ -48,8 +48,8 @@ use crate::mvcc::{ReadError, Store};
 use crate::refusal::Refusal;
 use crate::watch::Hub;
 
-pub(crate) use self::listen::{BindError, Bound, bind};
-pub(crate) use self::shards::{Serving, serve, shards};
+pub(crate) use self::listen::bind;
+pub(crate) use self::shards::{serve, shards};
 
 /// The version the cluster works at, and that of the storage format: what etcd 3.7 reports.
 pub(crate) const CLUSTER_VERSION: &str = "3.7.0";

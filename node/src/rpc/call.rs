@@ -11,7 +11,7 @@ use tonic::Code;
 
 use super::frame::Encoding;
 use super::method::{Kind, Method};
-use super::shards::Front;
+use super::shards::{Front, becomes_true};
 use super::status::Fault;
 use crate::metrics;
 use crate::refusal::Refusal;
@@ -63,12 +63,9 @@ impl Call {
 
     /// Resolves when a stream of this call has to end though neither side wants it to.
     pub(super) async fn cut_short(front: Arc<Front>, requires_leader: bool, deadline: Option<Instant>) -> Fault {
-        let mut stopping = front.stopping.clone();
-        let mut leaderless = front.leaderless.clone();
         tokio::select! {
-            // A sender that is gone has stopped too.
-            _ = stopping.wait_for(|stopping| *stopping) => Refusal::Stopped.into(),
-            _ = leaderless.wait_for(|leaderless| *leaderless), if requires_leader => Refusal::NoLeader.into(),
+            () = becomes_true(front.stopping.clone()) => Refusal::Stopped.into(),
+            () = becomes_true(front.leaderless.clone()), if requires_leader => Refusal::NoLeader.into(),
             () = tokio::time::sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                 Fault::DeadlineExceeded
             }

@@ -22,7 +22,7 @@ use tower::Service as _;
 use super::grpc;
 use super::listen::Role;
 use super::reply::Reply;
-use super::shards::Front;
+use super::shards::{Front, becomes_true};
 use crate::http;
 use crate::trace;
 
@@ -73,10 +73,9 @@ pub(super) async fn serve(front: Arc<Front>, pages: Pages, socket: TcpStream, ro
         })
     };
     let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service));
-    let mut stopping = front.stopping.clone();
     let closed = tokio::select! {
         closed = connection.as_mut() => closed,
-        _ = stopping.wait_for(|stopping| *stopping) => {
+        () = becomes_true(front.stopping.clone()) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

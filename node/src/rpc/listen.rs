@@ -74,7 +74,8 @@ pub(crate) fn bind(listen: &ListenConfig) -> Result<Bound, BindError> {
     let wanted =
         [of(&listen.client, client), of(&listen.client_http, Role::ClientPages), of(&listen.metrics, Role::Metrics)];
     let entered = runtime.enter();
-    let bound = wanted.into_iter().flatten().map(|(url, role)| Ok((bind_one(&url)?, role))).collect();
+    let bound = wanted.into_iter().flatten().map(|(url, role)| Ok((bind_one(&url)?, role)));
+    let bound: Result<Vec<_>, BindError> = bound.collect();
     drop(entered);
     Ok(Bound { runtime, listeners: bound? })
 }

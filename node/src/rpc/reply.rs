@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BufMut as _, Bytes, BytesMut};
-use futures::stream::{BoxStream, Stream as _};
+use futures::stream::{BoxStream, StreamExt as _};
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
@@ -97,7 +97,7 @@ impl Body for Reply {
                 Some(message) => (Frame::data(Chunk::Whole(message)), false),
                 None => (ok_trailers(), true),
             },
-            Reply::Stream(messages) => match ready!(messages.as_mut().poll_next(context)) {
+            Reply::Stream(messages) => match ready!(messages.poll_next_unpin(context)) {
                 Some(Ok(message)) => (Frame::data(Chunk::framed(message)), false),
                 Some(Err(status)) => {
                     let mut trailers = HeaderMap::with_capacity(2);

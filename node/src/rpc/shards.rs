@@ -132,7 +132,7 @@ impl Serving {
     }
 }
 
-fn accept_all(bound: Bound, doors: Vec<mpsc::Sender<Accepted>>, mut stop: watch::Receiver<bool>) {
+fn accept_all(bound: Bound, doors: Vec<mpsc::Sender<Accepted>>, stop: watch::Receiver<bool>) {
     let Bound { runtime, listeners } = bound;
     let files = metrics::descriptors_max().unwrap_or(FILES_ASSUMED).saturating_sub(FILES_RESERVED).max(1);
     let connections_max = usize::try_from(files).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
@@ -142,8 +142,8 @@ fn accept_all(bound: Bound, doors: Vec<mpsc::Sender<Accepted>>, mut stop: watch:
         for (listener, role) in listeners {
             accepting.spawn(accept(listener, role, doors.clone(), Arc::clone(&connections)));
         }
-        // A sender that is gone has stopped too. Dropping the set closes the listeners.
-        drop(stop.wait_for(|stopping| *stopping).await);
+        // Dropping the set then closes the listeners.
+        becomes_true(stop).await;
     });
 }
 
@@ -187,11 +187,12 @@ impl Shard {
             tokio::spawn(fold_samples());
         }
         let pages = connection::Pages::new(&self.front);
-        let mut stopping = self.front.stopping.clone();
+        let stopping = becomes_true(self.front.stopping.clone());
+        tokio::pin!(stopping);
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
-                _ = stopping.wait_for(|stopping| *stopping) => break,
+                () = &mut stopping => break,
                 Some(_) = connections.join_next() => {}
                 accepted = sockets.recv() => {
                     let Some(accepted) = accepted else { break };
@@ -215,6 +216,11 @@ async fn serve_one(front: Arc<Front>, pages: connection::Pages, accepted: Accept
         connection::serve(front, pages, socket, role).await;
     }
     drop(permit);
+}
+
+/// Resolves once the value is true, or nobody is left who could make it so.
+pub(super) async fn becomes_true(mut value: watch::Receiver<bool>) {
+    drop(value.wait_for(|value| *value).await);
 }
 
 /// Tells streams that require a leader when there has been none for [`LEADERLESS_LOOKS_MAX`] election timeouts.

@@ -104,7 +104,7 @@ impl Fault {
             Fault::InvalidClientVersion => (Code::InvalidArgument, "etcdserver: invalid client api version".into()),
             Fault::UnknownHealthService => (Code::NotFound, "unknown service".into()),
             Fault::DeadlineExceeded => (Code::DeadlineExceeded, "context deadline exceeded".into()),
-            Fault::Canceled => (Code::Canceled, "context canceled".into()),
+            Fault::Canceled => (Code::Cancelled, "context canceled".into()),
             Fault::Refused(refusal) => describe(refusal),
         }
     }

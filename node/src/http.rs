@@ -31,9 +31,13 @@ const ALL: &str = "*";
 
 /// What a client URL serves beside gRPC.
 pub(crate) fn client_pages(node: Arc<Node>, options: &Options) -> Router {
-    let version = any(version).route_layer(middleware::from_fn(only_get));
-    pages(node)
-        .route("/version", version)
+    for_clients(pages(node), options)
+}
+
+/// Adds what only clients are served, and the checks that only they need.
+fn for_clients(pages: Router, options: &Options) -> Router {
+    pages
+        .route("/version", any(version).layer(middleware::from_fn(only_get)))
         .route("/v3/{*path}", any(no_gateway))
         .route("/v3beta/{*path}", any(no_gateway))
         .layer(middleware::from_fn_with_state(Arc::new(options.clone()), check_access))
@@ -45,7 +49,7 @@ pub(crate) fn metrics_pages(node: Arc<Node>) -> Router {
 }
 
 fn pages(node: Arc<Node>) -> Router {
-    let health = health::pages().route_layer(middleware::from_fn(only_get));
+    let health = health::pages().layer(middleware::from_fn(only_get));
     // etcd answers every method on /metrics.
     health.route("/metrics", any(scrape::metrics)).fallback(not_found).with_state(node)
 }
@@ -105,6 +109,7 @@ fn is_known_host(options: &Options, host: &str) -> bool {
         Some((name, port)) if !port.ends_with(']') => name,
         _ => host,
     };
+    let name = name.trim_matches(['[', ']']);
     options.hosts.is_empty() || options.hosts.iter().any(|known| known == ALL || known.is_empty() || known == name)
 }
 
@@ -135,4 +140,67 @@ fn page(text: String) -> Response<Body> {
 fn query_values<'a>(query: Option<&'a str>, name: &'a str) -> impl Iterator<Item = &'a str> {
     let pairs = query.unwrap_or_default().split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     pairs.filter(move |(key, _)| *key == name).map(|(_, value)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tower::Service as _;
+
+    use super::*;
+
+    /// What a client URL answers, as a code and text, and the names of the headers.
+    fn check(options: &Options, request: Request) -> (u16, String, Vec<String>) {
+        let mut pages = for_clients(Router::new().fallback(not_found), options);
+        let response = futures::executor::block_on(pages.call(request)).unwrap();
+        let (code, headers) = (response.status().as_u16(), response.headers().keys().map(ToString::to_string).collect());
+        let body = futures::executor::block_on(axum::body::to_bytes(response.into_body(), 1 << 20)).unwrap();
+        (code, String::from_utf8(body.to_vec()).unwrap(), headers)
+    }
+
+    fn options(origins: &[&str], hosts: &[&str]) -> Options {
+        let set = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+        Options::for_tests(Duration::from_secs(1), set(origins), set(hosts))
+    }
+
+    fn request(method: &str, path: &str) -> Request {
+        let request = Request::builder().method(method).uri(path).header(HOST, "[::1]:2379").header(ORIGIN, "http://a");
+        request.body(Body::empty()).unwrap()
+    }
+
+    // Codes, texts and headers as seen on etcd 3.7.3.
+
+    #[test]
+    fn version_is_got_and_nothing_else() {
+        let options = options(&["*"], &["*"]);
+        let version = r#"{"etcdserver":"3.7.3","etcdcluster":"3.7.0","storage":"3.7.0"}"#;
+        let (code, text, headers) = check(&options, request("GET", "/version"));
+        assert_eq!((code, text.as_str()), (200, version));
+        for name in ["access-control-allow-headers", "access-control-allow-methods", "access-control-allow-origin"] {
+            assert!(headers.iter().any(|header| header == name), "no {name} in {headers:?}");
+        }
+        let (code, text, headers) = check(&options, request("POST", "/version"));
+        assert_eq!((code, text.as_str()), (405, "Method Not Allowed\n"));
+        assert!(headers.iter().any(|header| header == "allow"));
+    }
+
+    #[test]
+    fn other_paths_lead_nowhere_and_the_gateway_says_it_is_absent() {
+        let options = options(&["*"], &["*"]);
+        for path in ["/", "/foo", "/version/", "/v2/keys"] {
+            let (code, text, _) = check(&options, request("GET", path));
+            assert_eq!((code, text.as_str()), (404, "404 page not found\n"), "{path}");
+        }
+        assert_eq!(check(&options, request("POST", "/v3/kv/range")).0, 501);
+    }
+
+    #[test]
+    fn only_listed_hosts_and_origins_are_served() {
+        let version = || request("GET", "/version");
+        assert_eq!(check(&options(&["*"], &["localhost"]), version()).0, 421);
+        assert_eq!(check(&options(&["*"], &["::1"]), version()).0, 200);
+        let (_, _, headers) = check(&options(&["http://b"], &["*"]), version());
+        assert!(!headers.iter().any(|header| header == "access-control-allow-origin"));
+    }
 }

@@ -132,3 +132,22 @@ impl From<&Config> for Options {
         }
     }
 }
+
+#[cfg(test)]
+impl Options {
+    pub(crate) fn for_tests(
+        election_timeout: Duration,
+        origins: BTreeSet<String>,
+        hosts: BTreeSet<String>,
+    ) -> Options {
+        Options {
+            concurrent_streams_max: 100,
+            keepalive_interval: None,
+            keepalive_timeout: Duration::from_secs(20),
+            message_bytes_max: 1 << 20,
+            election_timeout,
+            origins,
+            hosts,
+        }
+    }
+}

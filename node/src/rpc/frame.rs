@@ -190,7 +190,7 @@ mod tests {
             encoder.write_all(message).unwrap();
             framed(1, &encoder.finish().unwrap())
         };
-        assert_eq!(check(&gzip(&[7; BYTES_MAX]), 10, Encoding::Gzip).unwrap(), [[7; BYTES_MAX]]);
+        assert_eq!(check(&gzip(&[7; BYTES_MAX]), 10, Encoding::Gzip).unwrap(), [vec![7; BYTES_MAX]]);
         assert!(check(&gzip(&[7; BYTES_MAX + 1]), 10, Encoding::Gzip).unwrap_err().contains("after decompression"));
         assert!(check(&framed(1, b"no gzip"), 99, Encoding::Gzip).is_err());
         assert!(check(&gzip(b"x"), 99, Encoding::Identity).unwrap_err().contains("compressed flag set"));

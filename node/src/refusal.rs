@@ -37,6 +37,7 @@ pub(crate) enum Refusal {
     NoLeader,
     LeaderChanged,
     NotLeader,
+    BadLeaderTransferee,
     Timeout,
     Stopped,
 

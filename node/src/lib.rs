@@ -23,6 +23,7 @@ pub(crate) mod http;
 
 pub(crate) mod admission;
 pub(crate) mod command;
+pub(crate) mod refusal;
 
 pub(crate) mod consensus;
 pub mod log;
@@ -35,6 +36,8 @@ pub(crate) mod cluster;
 pub(crate) mod storage;
 
 pub(crate) mod watch;
+
+pub(crate) mod policy;
 
 pub(crate) mod maintenance;
 pub(crate) mod metrics;

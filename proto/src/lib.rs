@@ -5,7 +5,7 @@
 //! Kuorum adds has field numbers from 2000 up; `proto/etcdserverpb/raft_internal.proto` lists them.
 //! `tests/round_trip.rs` holds every message against bytes that etcd's own Go code wrote.
 //!
-//! Every bytes field is [`bytes::Bytes`], so decoding from one shares its memory. Messages are plain copies of the wire:
+//! Every bytes field is [`bytes::Bytes`], so decoding from one shares its memory. Messages are copies of the wire:
 //! nothing here checks a value. Clients take a channel made elsewhere; there is no `connect`.
 
 #![allow(

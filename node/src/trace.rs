@@ -105,10 +105,15 @@ impl Sink {
         match output {
             LogOutput::Stderr => Ok(Sink::Stderr),
             LogOutput::Stdout => Ok(Sink::Stdout),
-            LogOutput::File(path) => match OpenOptions::new().create(true).append(true).open(path) {
-                Ok(file) => Ok(Sink::File(file)),
-                Err(error) => Err(InitError { path: path.clone(), error }),
-            },
+            LogOutput::File(path) => {
+                match OpenOptions::new().create(true).append(true).open(path) {
+                    Ok(file) => Ok(Sink::File(file)),
+                    Err(error) => Err(InitError {
+                        path: path.clone(),
+                        error,
+                    }),
+                }
+            }
         }
     }
 
@@ -134,7 +139,7 @@ pub struct InitError {
 
 impl std::fmt::Display for InitError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "log file {} cannot be opened: {}", self.path.display(), self.error)
+        write!(f, "log file {} cannot be opened", self.path.display())
     }
 }
 
@@ -146,8 +151,15 @@ impl std::error::Error for InitError {
 
 /// Opens the outputs and catches the `log` facade. The first call counts; lines before it go to stderr.
 pub fn init(config: &LogConfig) -> Result<(), InitError> {
-    let sinks = config.outputs.iter().map(Sink::open).collect::<Result<Vec<Sink>, InitError>>()?;
-    LOG.get_or_init(|| Log { format: config.format, sinks: Mutex::new(sinks) });
+    let sinks = config
+        .outputs
+        .iter()
+        .map(Sink::open)
+        .collect::<Result<Vec<Sink>, InitError>>()?;
+    LOG.get_or_init(|| Log {
+        format: config.format,
+        sinks: Mutex::new(sinks),
+    });
     LEVEL.store(config.level as u8, Ordering::Relaxed);
     bridge::install(config.level);
     Ok(())
@@ -164,10 +176,24 @@ pub fn is_enabled(level: Level) -> bool {
 pub fn write(level: Level, caller: Caller, message: &str, fields: &[Field<'_>]) {
     let format = LOG.get().map_or(LogFormat::Json, |log| log.format);
     let mut buffer = Vec::with_capacity(256);
-    line::build(&mut buffer, format, &line::Event { level, at: now(), caller, message, fields });
+    line::build(
+        &mut buffer,
+        format,
+        &line::Event {
+            level,
+            at: now(),
+            caller,
+            message,
+            fields,
+        },
+    );
     // A failed write is dropped on purpose: the log is the place where it would be reported.
     match LOG.get() {
-        Some(log) => log.sinks.lock().iter_mut().for_each(|sink| drop(sink.write(&buffer))),
+        Some(log) => log
+            .sinks
+            .lock()
+            .iter_mut()
+            .for_each(|sink| drop(sink.write(&buffer))),
         None => drop(io::stderr().write_all(&buffer)),
     }
 }
@@ -175,12 +201,27 @@ pub fn write(level: Level, caller: Caller, message: &str, fields: &[Field<'_>]) 
 /// Logs what the configuration has to say.
 pub fn warn_of(warning: &crate::config::Warning) {
     if is_enabled(Level::Warn) {
-        let fields: Vec<Field<'_>> = warning.fields.iter().map(|(name, value)| Field::new(name, value)).collect();
-        write(Level::Warn, Caller { file: file!(), line: line!() }, &warning.message, &fields);
+        let fields: Vec<Field<'_>> = warning
+            .fields
+            .iter()
+            .map(|(name, value)| Field::new(name, value))
+            .collect();
+        write(
+            Level::Warn,
+            Caller {
+                file: file!(),
+                line: line!(),
+            },
+            &warning.message,
+            &fields,
+        );
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the log's own clock: nothing but the text of a line depends on it")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the log's own clock: nothing but the text of a line depends on it"
+)]
 fn now() -> SystemTime {
     SystemTime::now()
 }
@@ -235,4 +276,36 @@ macro_rules! fatal {
         $crate::log_at!($crate::trace::Level::Fatal, $($line)+);
         ::std::process::exit(1)
     }};
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_line_that_is_not_wanted_evaluates_nothing() {
+        let mut evaluated = 0_u64;
+        crate::debug!(
+            "not wanted",
+            count = {
+                evaluated += 1;
+                evaluated
+            }
+        );
+        assert_eq!(evaluated, 0);
+        crate::info!(
+            "wanted",
+            count = {
+                evaluated += 1;
+                evaluated
+            },
+            "quoted-name" = "text"
+        );
+        assert_eq!(evaluated, 1);
+    }
+
+    #[test]
+    fn levels_are_read_as_zap_reads_them() {
+        assert_eq!(super::Level::parse(""), Some(super::Level::Info));
+        assert_eq!(super::Level::parse("WARN"), Some(super::Level::Warn));
+        assert_eq!(super::Level::parse("foo"), None);
+    }
 }

@@ -333,25 +333,26 @@ impl Driver {
             self.node.mut_store().set_hard_state(state);
         }
         self.commit(ready.take_committed_entries());
-        self.append(&ready, &entries, hard_state);
+        let (number, must_sync) = (ready.number(), ready.must_sync());
         self.node.advance_append_async(ready);
+        self.append(number, must_sync, &entries, hard_state);
         self.answer_reads(read_states);
     }
 
-    fn append(&mut self, ready: &Ready, entries: &[Entry], hard_state: Option<HardState>) {
-        if !ready.must_sync() {
+    fn append(&mut self, number: u64, must_sync: bool, entries: &[Entry], hard_state: Option<HardState>) {
+        if !must_sync {
             self.appends.commit_unsaved = hard_state.or(self.appends.commit_unsaved.take());
             // Nothing to write. Raft wants to hear of it all the same, in order; a later report covers it.
             if self.appends.outstanding.is_empty() {
-                self.node.on_persist_ready(ready.number());
+                self.node.on_persist_ready(number);
             }
             return;
         }
-        self.appends.outstanding.push_back(ready.number());
+        self.appends.outstanding.push_back(number);
         let hard_state = hard_state.or(self.appends.commit_unsaved.take());
         self.appends.commit_unsaved = None;
         self.effects.appends.push(Append {
-            number: ready.number(),
+            number,
             entries: entries.iter().map(LogEntry::from).collect(),
             hard_state,
             sync: true,

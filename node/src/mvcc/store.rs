@@ -284,7 +284,7 @@ impl Inner {
 
 /// Up to `limit` keys of the range, in order, with their states.
 pub(super) fn collect(index: &KeyIndex, keys: KeyRange<'_>, limit: usize) -> Vec<(Bytes, KeyState)> {
-    let mut found = Vec::with_capacity(limit);
+    let mut found = Vec::with_capacity(limit.min(INDEX_KEYS_MAX));
     if let KeyRange::One(key) = keys {
         found.extend(index.get(key).map(|state| (Bytes::copy_from_slice(key), state)));
         return found;

@@ -100,7 +100,7 @@ async fn run(node: &Node, name: &'static str, checks: &[Check], query: Option<&s
     let mut outcomes = Vec::with_capacity(checks.len());
     for check in checks {
         let outcome = check.run(node).await;
-        metrics::get().health.checked(name, check.name(), outcome.failure.is_none());
+        metrics::get().checked(name, check.name(), outcome.failure.is_none());
         outcomes.push(outcome);
     }
     describe(name, &outcomes, query_values(query, "verbose").next().is_some())

@@ -219,56 +219,18 @@ impl Client {
     }
 }
 
-/// Moved by the health pages.
+/// Moved by the health pages, beside the series of each check, see [`super::Metrics::checked`].
 pub(crate) struct Health {
     pub(crate) successes: Counter,
     pub(crate) failures: Counter,
-    checks: Vec<CheckCounts>,
 }
-
-struct CheckCounts {
-    page: &'static str,
-    check: &'static str,
-    latest: Gauge,
-    success: Counter,
-    error: Counter,
-}
-
-/// The pages and their checks, see [`crate::http::health`].
-const CHECKS: [(&str, &str); 5] = [
-    ("livez", "serializable_read"),
-    ("readyz", "data_corruption"),
-    ("readyz", "serializable_read"),
-    ("readyz", "linearizable_read"),
-    ("readyz", "non_learner"),
-];
 
 impl Health {
     pub(super) fn register(r: &Registrar) -> Health {
-        let total = "etcd_server_healthchecks_total";
-        r.describe_counter(total, "Health checks by page, check and outcome.");
-        let checks = CHECKS.map(|(page, check)| CheckCounts {
-            page,
-            check,
-            latest: r.labelled_gauge("etcd_server_healthcheck", "1 if the check passed when it last ran, else 0.", [
-                ("type", page),
-                ("name", check),
-            ]),
-            success: r.labelled_counter(total, [("type", page), ("name", check), ("status", "success")]),
-            error: r.labelled_counter(total, [("type", page), ("name", check), ("status", "error")]),
-        });
+        r.describe_counter("etcd_server_healthchecks_total", "Health checks by page, check and outcome.");
         Health {
             successes: r.counter("etcd_server_health_success", "Answers of /health that said healthy."),
             failures: r.counter("etcd_server_health_failures", "Answers of /health that said unhealthy."),
-            checks: checks.into(),
-        }
-    }
-
-    /// Counts one run of a check.
-    pub(crate) fn checked(&self, page: &str, check: &str, passed: bool) {
-        if let Some(counts) = self.checks.iter().find(|counts| counts.page == page && counts.check == check) {
-            counts.latest.set(if passed { 1.0 } else { 0.0 });
-            if passed { &counts.success } else { &counts.error }.increment(1);
         }
     }
 }

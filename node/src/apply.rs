@@ -29,7 +29,6 @@ use crate::mvcc::revision::Revision;
 use crate::mvcc::{WriteTxn, Writer};
 use crate::refusal::Refusal;
 use crate::storage::StorageError;
-use crate::trace;
 
 pub(crate) use thread::Task;
 pub(crate) use txn::read_only as read_only_txn;
@@ -107,7 +106,7 @@ impl Applier {
         let command = match Command::decode(entry.data) {
             Ok((_, command)) => command,
             Err(error) => {
-                trace::warn!("skipped a log entry that is no command", index = index, error = error.to_string());
+                crate::warn!("skipped a log entry that is no command", index = index, error = error.to_string());
                 return Ok(Err(Refusal::Internal(error.to_string())));
             }
         };

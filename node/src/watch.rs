@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use kuorum_proto::etcdserverpb::WatchCreateRequest;
 
-use self::core::{Core, Event};
+use self::core::{Core, Counts, Event};
 use crate::cluster::Facts;
 use crate::consensus::inbox::Inbox;
 use crate::maintenance::clock::now_ms;
@@ -135,9 +135,16 @@ fn run(queue: &Queue, mut core: Core, started: Instant) {
         }
         core.handle(Event::Tick { now_ms: now_ms(started) });
         more = core.catch_up();
-        let counts = core.counts();
-        metrics::watchers(counts.streams, counts.watchers, counts.slow_watchers);
+        show(core.counts());
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "gauges are floats, and counts stay far below 2^53")]
+fn show(counts: Counts) {
+    let metrics = &metrics::get().watch;
+    metrics.streams.set(counts.streams as f64);
+    metrics.watchers.set(counts.watchers as f64);
+    metrics.slow_watchers.set(counts.slow_watchers as f64);
 }
 
 impl Feed {

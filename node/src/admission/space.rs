@@ -19,6 +19,11 @@ impl Sizes {
         self.0.store(bytes, Ordering::Release);
     }
 
+    /// An estimate until the next look: what was just written went to disk.
+    pub(crate) fn add_allocated_bytes(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Ordering::AcqRel);
+    }
+
     pub(crate) fn allocated_bytes(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Sender;
 
+use crate::admission::space::Sizes;
 use crate::apply::{Applier, Reply};
 use crate::consensus::answers::{Answer, Delivery, Waiter};
 use crate::consensus::effects::Committed;
@@ -13,7 +14,6 @@ use crate::consensus::handle::Shared;
 use crate::consensus::inbox::Inbox;
 use crate::mvcc::AppliedMark;
 use crate::mvcc::revision::Revision;
-use crate::trace;
 use crate::watch::Feed;
 
 /// Entries applied in one batch of the store. Large enough that the batch's fixed cost is spread thin, small enough that
@@ -43,6 +43,8 @@ pub(crate) struct Parts {
     /// Where compactions are carried out on disk. Holds one: a later compaction covers an earlier one.
     pub(crate) compactions: Sender<Revision>,
     pub(crate) applied: AppliedMark,
+    /// Told how much each batch added, so that a quota holds between two looks at the disk.
+    pub(crate) sizes: Sizes,
 }
 
 /// Starts the apply thread. It ends after [`Task::Stop`], having given back its applier.
@@ -92,7 +94,9 @@ impl ApplyThread {
 
     fn apply_batch(&mut self, batch: Vec<Committed>) {
         let mut answers: Vec<(Waiter, Answer)> = Vec::with_capacity(batch.len());
+        let mut bytes = 0;
         for Committed { entry, waiter } in batch {
+            bytes += entry.data.len() as u64;
             let AppliedMark { index: applied, .. } = self.parts.applied;
             assert!(entry.index == applied + 1, "entry {} applied after {}", entry.index, applied);
             self.parts.applied = AppliedMark { index: entry.index, term: entry.term };
@@ -102,6 +106,7 @@ impl ApplyThread {
         let committed = self.parts.applier.writer.commit(self.parts.applied).unwrap_or_else(|error| stop_for(&error));
         // Watchers hear of a change before its writer does: etcd notifies inside the write.
         self.parts.feed.publish(committed);
+        self.parts.sizes.add_allocated_bytes(bytes);
         self.parts.shared.set_applied(self.parts.applied.index);
         if let Some(revision) = self.parts.applier.compacted.take() {
             // Full: the compaction that waits there will look at the newest compacted revision when it starts.
@@ -122,6 +127,5 @@ impl ApplyThread {
 
 /// Ends the process: memory may be ahead of what the store holds, and only a restart finds out.
 fn stop_for(error: &crate::storage::StorageError) -> ! {
-    trace::fatal!("the store failed; the member stops so that nothing is lost", error = error.to_string());
-    std::process::exit(1)
+    crate::fatal!("the store failed; the member stops so that nothing is lost", error = error.to_string())
 }

@@ -30,7 +30,8 @@ type Path = Vec<bool>;
 /// Carries out a transaction.
 pub(super) fn execute(txn: &mut WriteTxn<'_>, leases: &Leases, request: TxnRequest) -> Result<TxnResponse, Failure> {
     let mut path = Path::new();
-    compare_all(&mut |query| Ok(txn.range(query)??), &request, &mut path)?;
+    let mut read = |query: &RangeQuery| -> Result<RangeAnswer, Failure> { Ok(txn.range(query)??) };
+    compare_all(&mut read, &request, &mut path)?;
     check(txn, leases, &request, &mut path.iter())?;
     run(txn, leases, request, &mut path.into_iter())
 }
@@ -57,7 +58,7 @@ pub(crate) fn read_only(store: &Store, request: &TxnRequest) -> Result<TxnRespon
 fn read_only_at(store: &Store, request: &TxnRequest, at: Revision) -> Result<TxnResponse, ReadError> {
     let pinned = |query: &RangeQuery| {
         let compacted = store.compacted();
-        if query.revision < 0 && compacted.0 > 0 {
+        if query.revision < 0 && query.revision < compacted.0 {
             return Err(ReadError::Refused(query::Refusal::Compacted { compacted }));
         }
         let revision = if query.revision > 0 { query.revision } else { at.0 };
@@ -172,8 +173,8 @@ fn check<'a>(
     Ok(())
 }
 
-/// Unlike a read of its own, a read inside a transaction takes a negative revision for a compacted one, once there has
-/// been a compaction (etcd: checkRange).
+/// Unlike a read of its own, a read inside a transaction takes a negative revision for what it is, below the compacted
+/// one, which is -1 before the first compaction (etcd: checkRange).
 fn check_revision(txn: &WriteTxn<'_>, range: &RangeRequest) -> Result<(), Failure> {
     let (current, compacted) = (txn.base_revision(), txn.compacted());
     if range.revision == 0 {
@@ -182,7 +183,7 @@ fn check_revision(txn: &WriteTxn<'_>, range: &RangeRequest) -> Result<(), Failur
     if range.revision > current.0 {
         return Err(query::Refusal::Future { current }.into());
     }
-    if range.revision < compacted.0 && compacted.0 > 0 {
+    if range.revision < compacted.0 {
         return Err(query::Refusal::Compacted { compacted }.into());
     }
     Ok(())

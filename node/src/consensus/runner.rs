@@ -23,7 +23,7 @@ use crate::consensus::event::Event;
 use crate::consensus::handle::Shared;
 use crate::consensus::inbox::Inbox;
 use crate::log::Log;
-use crate::{metrics, trace};
+use crate::metrics;
 
 /// Appends that may wait for the log thread. Each holds a round of events, so a few suffice to keep the disk busy.
 const APPENDS_MAX: usize = 16;
@@ -103,19 +103,22 @@ struct LogWriter {
 }
 
 impl LogWriter {
+    #[expect(clippy::disallowed_methods, reason = "the clock seam of consensus: how long a write took")]
+    #[expect(clippy::cast_precision_loss, reason = "a write is far smaller than 2^53 bytes")]
     fn write(&self, append: &Append) {
         loop {
+            let begun = Instant::now();
             match self.log.lock().append(&append.entries, append.hard_state.as_ref(), append.sync) {
-                Ok(stats) => {
+                Ok(appended) => {
                     self.disk_full.store(false, Ordering::Release);
-                    if let Some(seconds) = stats.sync_seconds {
-                        metrics::wal_fsync_seconds(seconds);
-                    }
+                    let metrics = &metrics::get().disk;
+                    metrics.wal_fsync_seconds.record(begun.elapsed().as_secs_f64());
+                    metrics.wal_written_bytes.increment(appended.bytes as f64);
                     return;
                 }
                 Err(error) if error.is_no_space() => {
                     if !self.disk_full.swap(true, Ordering::AcqRel) {
-                        trace::error!("the disk is full: writes wait until there is room", error = error.to_string());
+                        crate::error!("the disk is full: writes wait until there is room", error = error.to_string());
                     }
                     std::thread::sleep(DISK_FULL_RETRY);
                 }
@@ -130,7 +133,7 @@ impl LogWriter {
         if let Err(error) = released {
             if error.is_no_space() {
                 // Nothing is lost: the head stays until the next release.
-                trace::warn!("no room to note that the log's head is no longer needed", error = error.to_string());
+                crate::warn!("no room to note that the log's head is no longer needed", error = error.to_string());
                 return;
             }
             fatal("the log's head can't be released", &error);
@@ -140,8 +143,7 @@ impl LogWriter {
 
 /// Ends the process: what the disk holds is not what the member believes, and only a restart finds out the truth.
 fn fatal(what: &str, error: &dyn std::error::Error) -> ! {
-    trace::fatal!(what, error = error.to_string());
-    std::process::exit(1)
+    crate::fatal!(what, error = error.to_string())
 }
 
 fn run_log(writer: &LogWriter, jobs: &Receiver<Append>, inbox: &Inbox<Event>) {
@@ -241,7 +243,7 @@ impl RaftThread {
     fn announce(&self) {
         let standing = self.driver.standing();
         self.facts.set_raft_term(standing.term);
-        trace::info!(
+        crate::info!(
             "raft leader changed",
             leader = format!("{:x}", standing.leader),
             term = standing.term,

@@ -28,6 +28,12 @@ impl Tail {
         Tail { entries: VecDeque::new(), before, payload_bytes: 0, hard_state: hard_state.into(), conf_state }
     }
 
+    /// Takes in the entries recovered from the log.
+    pub(crate) fn extend(&mut self, entries: Vec<LogEntry>) {
+        let entries: Vec<Entry> = entries.into_iter().map(Entry::from).collect();
+        self.append(&entries);
+    }
+
     pub(crate) fn first(&self) -> u64 {
         self.before.0 + 1
     }

@@ -15,7 +15,7 @@ use crate::consensus::Handle;
 use crate::lease::Leases;
 use crate::mvcc::Store;
 use crate::policy::compaction::Schedule;
-use crate::{metrics, trace};
+use crate::metrics;
 
 /// How often the thread looks. A lease of the least TTL, two seconds, is late by a twentieth of it at most.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -78,11 +78,11 @@ impl ClockThread {
             return;
         }
         for id in self.parts.leases.expire(now_ms) {
-            metrics::lease_expired();
+            metrics::get().lease.expired.increment(1);
             let revoke = self.parts.gate.lease_revoke(LeaseRevokeRequest { id: id.0 });
             // Refused under overload: the lease is given out again for revocation.
             if let Err(refusal) = revoke.and_then(|command| self.parts.consensus.propose_detached(command)) {
-                trace::warn!("an expired lease is not revoked yet", id = id.0, error = refusal.to_string());
+                crate::warn!("an expired lease is not revoked yet", id = id.0, error = refusal.to_string());
             }
         }
     }
@@ -92,10 +92,10 @@ impl ClockThread {
         if !self.parts.consensus.status().is_leader || revision <= self.parts.store.compacted() {
             return;
         }
-        trace::info!("starting auto compaction", revision = revision.0);
+        crate::info!("starting auto compaction", revision = revision.0);
         let compact = self.parts.gate.compact(CompactionRequest { revision: revision.0, physical: false });
         if let Err(refusal) = compact.and_then(|command| self.parts.consensus.propose_detached(command)) {
-            trace::warn!("auto compaction is put off", revision = revision.0, error = refusal.to_string());
+            crate::warn!("auto compaction is put off", revision = revision.0, error = refusal.to_string());
         }
     }
 
@@ -106,9 +106,9 @@ impl ClockThread {
         let low = free < DISK_RESERVE_BYTES.min(whole / DISK_RESERVE_DIVISOR);
         if self.parts.disk_low.swap(low, Ordering::AcqRel) != low {
             if low {
-                trace::error!("the disk is nearly full: writes are refused until there is room", "free-bytes" = free);
+                crate::error!("the disk is nearly full: writes are refused until there is room", "free-bytes" = free);
             } else {
-                trace::info!("there is room on the disk again", "free-bytes" = free);
+                crate::info!("there is room on the disk again", "free-bytes" = free);
             }
         }
     }
@@ -122,7 +122,7 @@ impl ClockThread {
         let waited_ms = now_ms - self.commit.since_ms;
         if waited_ms > STUCK_COMMIT_MS && !self.commit.reported {
             self.commit.reported = true;
-            trace::error!("a commit of the store is stuck", sequence = self.commit.sequence, "waited-ms" = waited_ms);
+            crate::error!("a commit of the store is stuck", sequence = self.commit.sequence, "waited-ms" = waited_ms);
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::maintenance::Job;
 use crate::mvcc::Store;
 use crate::mvcc::revision::Revision;
 use crate::refusal::Refusal;
-use crate::{metrics, trace};
+use crate::metrics;
 
 /// How often the store is made durable, so that a crash of the machine leaves little of the log to replay (DESIGN 4).
 const PERSIST_INTERVAL: Duration = Duration::from_secs(5);
@@ -91,7 +91,7 @@ fn persist_store(parts: &Parts) -> Option<u64> {
     match parts.store.persist() {
         Ok(()) => Some(applied),
         Err(error) => {
-            trace::error!("the store can't be made durable; the log keeps what it would lose", error = error.to_string());
+            crate::error!("the store can't be made durable; the log keeps what it would lose", error = error.to_string());
             None
         }
     }
@@ -99,7 +99,7 @@ fn persist_store(parts: &Parts) -> Option<u64> {
 
 fn dump_index(parts: &Parts) {
     if let Err(error) = parts.store.dump_index() {
-        trace::warn!("the key index can't be dumped; the next start reads the whole store", error = error.to_string());
+        crate::warn!("the key index can't be dumped; the next start reads the whole store", error = error.to_string());
     }
 }
 
@@ -114,8 +114,10 @@ fn compact(parts: &Parts) {
     match parts.store.compact_physically(to, &mut || std::thread::sleep(pause)) {
         Ok(done) => {
             let seconds = begun.elapsed().as_secs_f64();
-            metrics::compaction_done(done.rows_removed, seconds);
-            trace::info!(
+            let mvcc = &metrics::get().mvcc;
+            mvcc.compacted_keys.increment(done.rows_removed);
+            mvcc.compaction_total_ms.record(seconds * 1_000.0);
+            crate::info!(
                 "finished scheduled compaction",
                 "compact-revision" = to.0,
                 "removed-rows" = done.rows_removed,
@@ -123,23 +125,24 @@ fn compact(parts: &Parts) {
             );
             parts.compacted.send_replace(to.0);
         }
-        Err(error) => trace::error!("compaction failed; it is taken up again at the next", error = error.to_string()),
+        Err(error) => crate::error!("compaction failed; it is taken up again at the next", error = error.to_string()),
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "the clock seam of upkeep: durations for logs and metrics")]
 fn defragment(parts: &Parts) -> Result<(), Refusal> {
     let begun = Instant::now();
-    metrics::defragmenting(true);
+    let metrics = &metrics::get().disk;
+    metrics.defrag_inflight.set(1.0);
     let before = parts.store.sizes().allocated_bytes;
     let result = parts.store.defragment();
-    metrics::defragmenting(false);
+    metrics.defrag_inflight.set(0.0);
     let seconds = begun.elapsed().as_secs_f64();
-    metrics::defragment_seconds(seconds);
+    metrics.defrag_seconds.record(seconds);
     match result {
         Ok(()) => {
             let after = parts.store.sizes().allocated_bytes;
-            trace::info!(
+            crate::info!(
                 "finished defragmenting",
                 "bytes-before" = before,
                 "bytes-after" = after,
@@ -148,7 +151,7 @@ fn defragment(parts: &Parts) -> Result<(), Refusal> {
             Ok(())
         }
         Err(error) => {
-            trace::error!("defragmenting failed", error = error.to_string());
+            crate::error!("defragmenting failed", error = error.to_string());
             Err(Refusal::Internal(error.to_string()))
         }
     }

@@ -20,7 +20,6 @@ use crate::cluster::Facts;
 use crate::mvcc::query::{self, Change};
 use crate::mvcc::revision::Revision;
 use crate::mvcc::{HistoryLimit, ReadError, Store};
-use crate::trace;
 use crate::watch::outbox::Outbox;
 use crate::watch::recent::{Recent, Recorded};
 use crate::watch::synced::SyncedIndex;
@@ -474,7 +473,7 @@ impl Core {
                 None
             }
             Err(error) => {
-                trace::error!("the history for watchers can't be read", error = error.to_string());
+                crate::error!("the history for watchers can't be read", error = error.to_string());
                 None
             }
         }

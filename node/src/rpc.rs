@@ -135,11 +135,7 @@ impl From<&Config> for Options {
 
 #[cfg(test)]
 impl Options {
-    pub(crate) fn for_tests(
-        election_timeout: Duration,
-        origins: BTreeSet<String>,
-        hosts: BTreeSet<String>,
-    ) -> Options {
+    pub(crate) fn for_tests(election_timeout: Duration, origins: BTreeSet<String>, hosts: BTreeSet<String>) -> Options {
         Options {
             concurrent_streams_max: 100,
             keepalive_interval: None,

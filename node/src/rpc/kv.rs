@@ -78,10 +78,7 @@ pub(crate) async fn put(node: Arc<Node>, request: PutRequest) -> Result<PutRespo
     }
 }
 
-pub(crate) async fn delete_range(
-    node: Arc<Node>,
-    request: DeleteRangeRequest,
-) -> Result<DeleteRangeResponse, Refusal> {
+pub(crate) async fn delete_range(node: Arc<Node>, request: DeleteRangeRequest) -> Result<DeleteRangeResponse, Refusal> {
     let command = node.gate.delete_range(request)?;
     match node.consensus.propose(command).await? {
         Reply::DeleteRange(mut response) => {

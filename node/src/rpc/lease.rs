@@ -42,10 +42,7 @@ pub(crate) async fn revoke(node: Arc<Node>, request: LeaseRevokeRequest) -> Resu
 }
 
 /// Renews a lease; an unknown one is answered with a TTL of zero.
-pub(crate) async fn keep_alive(
-    node: &Node,
-    request: LeaseKeepAliveRequest,
-) -> Result<LeaseKeepAliveResponse, Refusal> {
+pub(crate) async fn keep_alive(node: &Node, request: LeaseKeepAliveRequest) -> Result<LeaseKeepAliveResponse, Refusal> {
     // The header is taken before the renewal: a client must not see a renewal at a revision later than a revocation.
     let header = Some(node.header());
     let id = LeaseId(request.id);

@@ -229,10 +229,7 @@ pub fn parse(
     };
     let environment: BTreeMap<String, String> = environment.collect();
     let file = match settings.text("config-file") {
-        "" => environment
-            .get("ETCD_CONFIG_FILE")
-            .cloned()
-            .unwrap_or_default(),
+        "" => environment.get("ETCD_CONFIG_FILE").cloned().unwrap_or_default(),
         path => path.to_owned(),
     };
     if file.is_empty() {

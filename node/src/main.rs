@@ -23,8 +23,7 @@ fn main() -> ExitCode {
 
 /// Variables that are not UTF-8 can name no flag and hold no value of one.
 fn environment() -> impl Iterator<Item = (String, String)> {
-    std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
 /// A reader that has closed the pipe has seen enough.

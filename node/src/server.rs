@@ -4,7 +4,6 @@ mod data_dir;
 
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -113,7 +112,7 @@ impl Running {
         let shared = Arc::new(Shared::new(data.applied.index));
         let inbox = Arc::new(Inbox::new());
         let handle = consensus::Handle::new(Arc::clone(&inbox), Arc::clone(&shared));
-        let disk_low = Arc::new(AtomicBool::new(false));
+        let room = space::Room::default();
         let sizes = space::Sizes::default();
         sizes.set_allocated_bytes(data.store.sizes().allocated_bytes);
         let limits = admission::Limits {
@@ -121,7 +120,7 @@ impl Running {
             txn_operations_max: config.limits.txn_ops_max,
             quota_bytes: config.limits.quota_bytes,
         };
-        let gate = Gate::new(limits, sizes.clone(), Arc::clone(&disk_low));
+        let gate = Gate::new(limits, sizes.clone(), room.clone());
         let (leases, alarms) = recover(config, &data.store)?;
         let (stop, stopped) = crossbeam_channel::bounded(0);
         let (jobs, disk_jobs) = crossbeam_channel::bounded(maintenance::JOBS_MAX);
@@ -140,6 +139,7 @@ impl Running {
             compactions,
             applied: data.applied,
             sizes: sizes.clone(),
+            slow: config.upkeep.slow_apply,
         })?;
         let driver = driver(config, &data.identity, &data.members, data.recovered, data.applied.index)?;
         let raft = runner::start(runner::Parts {
@@ -151,7 +151,7 @@ impl Running {
             shared,
             facts: Arc::clone(&facts),
             tick: config.raft.heartbeat_interval,
-            disk_full: Arc::clone(&disk_low),
+            room: room.clone(),
             durability,
         })?;
         let clock = clock::start(clock::Parts {
@@ -162,7 +162,7 @@ impl Running {
             sizes,
             schedule: Schedule::new(mode(config.compaction.auto), clock::now_ms(started)),
             data_dir: data.path,
-            disk_low,
+            room,
             started,
             stop: stopped.clone(),
         })?;
@@ -264,7 +264,9 @@ fn introduce(config: &Config, consensus: &consensus::Handle, gate: &Gate, facts:
         let command = gate.member_attributes(request.clone()).map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
         match consensus.propose_and_wait(command, START_REMINDER) {
             Ok(_) => return Ok(()),
-            Err(refusal) => crate::info!("still bringing the store up to date with the log", state = refusal.to_string()),
+            Err(refusal) => {
+                crate::info!("still bringing the store up to date with the log", state = refusal.to_string())
+            }
         }
     }
 }

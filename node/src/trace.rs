@@ -105,15 +105,10 @@ impl Sink {
         match output {
             LogOutput::Stderr => Ok(Sink::Stderr),
             LogOutput::Stdout => Ok(Sink::Stdout),
-            LogOutput::File(path) => {
-                match OpenOptions::new().create(true).append(true).open(path) {
-                    Ok(file) => Ok(Sink::File(file)),
-                    Err(error) => Err(InitError {
-                        path: path.clone(),
-                        error,
-                    }),
-                }
-            }
+            LogOutput::File(path) => match OpenOptions::new().create(true).append(true).open(path) {
+                Ok(file) => Ok(Sink::File(file)),
+                Err(error) => Err(InitError { path: path.clone(), error }),
+            },
         }
     }
 
@@ -151,15 +146,8 @@ impl std::error::Error for InitError {
 
 /// Opens the outputs and catches the `log` facade. The first call counts; lines before it go to stderr.
 pub fn init(config: &LogConfig) -> Result<(), InitError> {
-    let sinks = config
-        .outputs
-        .iter()
-        .map(Sink::open)
-        .collect::<Result<Vec<Sink>, InitError>>()?;
-    LOG.get_or_init(|| Log {
-        format: config.format,
-        sinks: Mutex::new(sinks),
-    });
+    let sinks = config.outputs.iter().map(Sink::open).collect::<Result<Vec<Sink>, InitError>>()?;
+    LOG.get_or_init(|| Log { format: config.format, sinks: Mutex::new(sinks) });
     LEVEL.store(config.level as u8, Ordering::Relaxed);
     bridge::install(config.level);
     Ok(())
@@ -176,24 +164,10 @@ pub fn is_enabled(level: Level) -> bool {
 pub fn write(level: Level, caller: Caller, message: &str, fields: &[Field<'_>]) {
     let format = LOG.get().map_or(LogFormat::Json, |log| log.format);
     let mut buffer = Vec::with_capacity(256);
-    line::build(
-        &mut buffer,
-        format,
-        &line::Event {
-            level,
-            at: now(),
-            caller,
-            message,
-            fields,
-        },
-    );
+    line::build(&mut buffer, format, &line::Event { level, at: now(), caller, message, fields });
     // A failed write is dropped on purpose: the log is the place where it would be reported.
     match LOG.get() {
-        Some(log) => log
-            .sinks
-            .lock()
-            .iter_mut()
-            .for_each(|sink| drop(sink.write(&buffer))),
+        Some(log) => log.sinks.lock().iter_mut().for_each(|sink| drop(sink.write(&buffer))),
         None => drop(io::stderr().write_all(&buffer)),
     }
 }
@@ -201,27 +175,12 @@ pub fn write(level: Level, caller: Caller, message: &str, fields: &[Field<'_>]) 
 /// Logs what the configuration has to say.
 pub fn warn_of(warning: &crate::config::Warning) {
     if is_enabled(Level::Warn) {
-        let fields: Vec<Field<'_>> = warning
-            .fields
-            .iter()
-            .map(|(name, value)| Field::new(name, value))
-            .collect();
-        write(
-            Level::Warn,
-            Caller {
-                file: file!(),
-                line: line!(),
-            },
-            &warning.message,
-            &fields,
-        );
+        let fields: Vec<Field<'_>> = warning.fields.iter().map(|(name, value)| Field::new(name, value)).collect();
+        write(Level::Warn, Caller { file: file!(), line: line!() }, &warning.message, &fields);
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the log's own clock: nothing but the text of a line depends on it"
-)]
+#[expect(clippy::disallowed_methods, reason = "the log's own clock: nothing but the text of a line depends on it")]
 fn now() -> SystemTime {
     SystemTime::now()
 }

@@ -42,16 +42,11 @@ pub(super) fn read(arguments: impl Iterator<Item = OsString>) -> Result<Read, Co
             return Ok(Read::Help);
         }
         if flags::is_historic(name) {
-            settings.warn(
-                "flag is no longer supported - ignoring",
-                vec![("flag-name", name.to_owned())],
-            );
+            settings.warn("flag is no longer supported - ignoring", vec![("flag-name", name.to_owned())]);
             continue;
         }
         let Some(flag) = flags::find(name) else {
-            return Err(ConfigError::Usage(format!(
-                "flag provided but not defined: -{name}"
-            )));
+            return Err(ConfigError::Usage(format!("flag provided but not defined: -{name}")));
         };
         let given = match given {
             None if !matches!(flag.kind, Kind::Bool) => arguments.next().map(utf8).transpose()?,
@@ -86,9 +81,7 @@ fn value(flag: &'static Flag, given: Option<String>) -> Result<Value, ConfigErro
     let Some(text) = given else {
         return match flag.kind {
             Kind::Bool => Ok(Value::Bool(true)),
-            _ => Err(ConfigError::Usage(format!(
-                "flag needs an argument: -{name}"
-            ))),
+            _ => Err(ConfigError::Usage(format!("flag needs an argument: -{name}"))),
         };
     };
     settings::read(flag, &text).map_err(|words| {
@@ -110,11 +103,9 @@ fn utf8(argument: Result<String, OsString>) -> Result<String, ConfigError> {
 /// etcd's proxies are programs of their own behind the same command.
 fn refuse_subcommands(first: Option<&Result<String, OsString>>) -> Result<(), ConfigError> {
     match first {
-        Some(Ok(word)) if matches!(word.as_str(), "gateway" | "grpc-proxy") => {
-            Err(ConfigError::Refused(format!(
-                "etcd's {word} is not available in this release; run the one that comes with etcd"
-            )))
-        }
+        Some(Ok(word)) if matches!(word.as_str(), "gateway" | "grpc-proxy") => Err(ConfigError::Refused(format!(
+            "etcd's {word} is not available in this release; run the one that comes with etcd"
+        ))),
         _ => Ok(()),
     }
 }

@@ -10,17 +10,9 @@ use super::flags;
 use super::settings::{self, Settings};
 
 /// Variables with a meaning of their own for etcd's builds and tests, or none for a server: passed over silently.
-const SPECIAL: [&str; 4] = [
-    "ETCD_VERSION",
-    "ETCD_UNSUPPORTED_ARCH",
-    "ETCD_VERIFY",
-    "ETCD_CONFIG_FILE",
-];
+const SPECIAL: [&str; 4] = ["ETCD_VERSION", "ETCD_UNSUPPORTED_ARCH", "ETCD_VERIFY", "ETCD_CONFIG_FILE"];
 
-pub(super) fn fill(
-    settings: &mut Settings,
-    environment: &BTreeMap<String, String>,
-) -> Result<(), ConfigError> {
+pub(super) fn fill(settings: &mut Settings, environment: &BTreeMap<String, String>) -> Result<(), ConfigError> {
     let mut known = BTreeMap::new();
     for flag in flags::all().filter(|flag| !matches!(flag.name, "version" | "config-file")) {
         let variable = variable_name(flag.name);
@@ -33,9 +25,8 @@ pub(super) fn fill(
                     vec![("environment-variable", variable.clone())],
                 );
             } else {
-                let value = settings::read(flag, text).map_err(|words| {
-                    ConfigError::Refused(format!("invalid value {text:?} for {variable}: {words}"))
-                })?;
+                let value = settings::read(flag, text)
+                    .map_err(|words| ConfigError::Refused(format!("invalid value {text:?} for {variable}: {words}")))?;
                 settings.put(flag, value);
             }
         }
@@ -59,7 +50,5 @@ fn variable_name(flag: &str) -> String {
 }
 
 fn is_historic(variable: &str) -> bool {
-    flags::HISTORIC
-        .iter()
-        .any(|flag| variable_name(flag) == variable)
+    flags::HISTORIC.iter().any(|flag| variable_name(flag) == variable)
 }

@@ -26,9 +26,7 @@ impl ConfigError {
         match self {
             ConfigError::Usage(words) => {
                 let usage = usage::short();
-                std::iter::once(words.clone())
-                    .chain(usage.lines().map(str::to_owned))
-                    .collect()
+                std::iter::once(words.clone()).chain(usage.lines().map(str::to_owned)).collect()
             }
             ConfigError::Refused(words) => vec![format!("kuorum: {words}")],
         }

@@ -39,71 +39,41 @@ const SECTIONS: [(&str, &[(&str, &str)]); 4] = [
             ("auto-tls", "peer-auto-tls"),
             ("allowed-cn", "peer-cert-allowed-cn"),
             ("allowed-hostname", "peer-cert-allowed-hostname"),
-            (
-                "skip-client-san-verification",
-                "peer-skip-client-san-verification",
-            ),
+            ("skip-client-san-verification", "peer-skip-client-san-verification"),
         ],
     ),
-    (
-        "discovery-config",
-        &[
-            ("token", "discovery-token"),
-            ("endpoints", "discovery-endpoints"),
-        ],
-    ),
-    (
-        "socket-options",
-        &[
-            ("reuse-port", "socket-reuse-port"),
-            ("reuse-address", "socket-reuse-address"),
-        ],
-    ),
+    ("discovery-config", &[("token", "discovery-token"), ("endpoints", "discovery-endpoints")]),
+    ("socket-options", &[("reuse-port", "socket-reuse-port"), ("reuse-address", "socket-reuse-address")]),
 ];
 
 /// Flags that etcd takes from no top-level key although their groups would suggest it.
-const NOT_KEYS: [&str; 4] = [
-    "raft-read-timeout",
-    "raft-write-timeout",
-    "config-file",
-    "version",
-];
+const NOT_KEYS: [&str; 4] = ["raft-read-timeout", "raft-write-timeout", "config-file", "version"];
 
 /// Keys that set nothing under its own name in etcd either, but stand in its sample file.
 const SAMPLE_KEYS: [&str; 3] = ["discovery", "discovery-proxy", "proxy"];
 
 pub(super) fn read(path: &str) -> Result<Settings, ConfigError> {
     let text = fs::read_to_string(path).map_err(|error| {
-        ConfigError::Refused(format!(
-            "config file {path} cannot be read: {}; name a readable YAML file",
-            plain(&error)
-        ))
+        ConfigError::Refused(format!("config file {path} cannot be read: {}; name a readable YAML file", plain(&error)))
     })?;
     from_text(path, &text)
 }
 
 /// `path` serves messages only.
 pub(super) fn from_text(path: &str, text: &str) -> Result<Settings, ConfigError> {
-    let document: Yaml = serde_yaml_ng::from_str(text).map_err(|error| {
-        ConfigError::Refused(format!(
-            "config file {path} is not YAML: {error}; correct it there"
-        ))
-    })?;
+    let document: Yaml = serde_yaml_ng::from_str(text)
+        .map_err(|error| ConfigError::Refused(format!("config file {path} is not YAML: {error}; correct it there")))?;
     let entries = match document {
         Yaml::Null => serde_yaml_ng::Mapping::new(),
         Yaml::Mapping(entries) => entries,
         other => {
             let found = kind_of(&other);
-            let words = format!(
-                "config file {path} holds {found} instead of keys; write one `flag-name: value` a line"
-            );
+            let words =
+                format!("config file {path} holds {found} instead of keys; write one `flag-name: value` a line");
             return Err(ConfigError::Refused(words));
         }
     };
-    let mut reader = Reader {
-        path,
-        settings: Settings::of_file(),
-    };
+    let mut reader = Reader { path, settings: Settings::of_file() };
     for (key, value) in entries {
         match key.as_str() {
             Some(key) => reader.top_level(&key.to_lowercase(), value)?,
@@ -123,9 +93,7 @@ impl Reader<'_> {
         if let Some((section, flags)) = SECTIONS.iter().find(|(section, _)| *section == key) {
             return self.section(section, flags, value);
         }
-        let is_sectioned = SECTIONS
-            .iter()
-            .any(|(_, flags)| flags.iter().any(|(_, flag)| *flag == key));
+        let is_sectioned = SECTIONS.iter().any(|(_, flags)| flags.iter().any(|(_, flag)| *flag == key));
         match flags::find(key) {
             Some(flag) if !is_sectioned && !NOT_KEYS.contains(&key) => self.put(flag, key, value),
             _ if SAMPLE_KEYS.contains(&key) => Ok(()),
@@ -136,12 +104,7 @@ impl Reader<'_> {
         }
     }
 
-    fn section(
-        &mut self,
-        section: &str,
-        flags: &[(&str, &str)],
-        value: Yaml,
-    ) -> Result<(), ConfigError> {
+    fn section(&mut self, section: &str, flags: &[(&str, &str)], value: Yaml) -> Result<(), ConfigError> {
         let entries = match value {
             Yaml::Null => return Ok(()),
             Yaml::Mapping(entries) => entries,
@@ -169,9 +132,7 @@ impl Reader<'_> {
             (Kind::Bool, Yaml::Bool(on)) => Value::Bool(*on),
             (Kind::Bool, _) => return Err(self.wrong(key, &value, "true or false")),
             (Kind::Unsigned | Kind::Unsigned32, Yaml::Number(number)) => match number.as_u64() {
-                Some(number) if flag.kind == Kind::Unsigned || u32::try_from(number).is_ok() => {
-                    Value::Unsigned(number)
-                }
+                Some(number) if flag.kind == Kind::Unsigned || u32::try_from(number).is_ok() => Value::Unsigned(number),
                 _ => return Err(self.wrong(key, &value, "a whole number that is not negative")),
             },
             (Kind::Unsigned | Kind::Unsigned32, _) => {
@@ -182,21 +143,13 @@ impl Reader<'_> {
                 None => return Err(self.wrong(key, &value, "a whole number")),
             },
             (Kind::Signed, _) => return Err(self.wrong(key, &value, "a number")),
-            (Kind::Duration, Yaml::Number(number))
-                if number.is_i64() || number.as_i64().is_some() =>
-            {
+            (Kind::Duration, Yaml::Number(number)) if number.is_i64() || number.as_i64().is_some() => {
                 Value::Duration(number.as_i64().unwrap_or_default())
             }
             (Kind::Duration, _) => {
-                return Err(self.wrong(
-                    key,
-                    &value,
-                    "whole nanoseconds, for example 600000000000 for 10m",
-                ));
+                return Err(self.wrong(key, &value, "whole nanoseconds, for example 600000000000 for 10m"));
             }
-            (Kind::List, _) if !matches!(flag.name, "host-whitelist") => {
-                Value::List(self.list(key, &value)?)
-            }
+            (Kind::List, _) if !matches!(flag.name, "host-whitelist") => Value::List(self.list(key, &value)?),
             (_, Yaml::String(text)) => return self.put_text(flag, key, text),
             _ => return Err(self.wrong(key, &value, "a string; put it in quotes")),
         };
@@ -215,15 +168,8 @@ impl Reader<'_> {
                 return Err(self.wrong_choice(key, text));
             }
             _ => settings::read(flag, text).map_err(|words| {
-                let verb = if flag.kind == Kind::Urls {
-                    "unexpected error setting up"
-                } else {
-                    "invalid"
-                };
-                ConfigError::Refused(format!(
-                    "{verb} {key}: {words} (in config file {})",
-                    self.path
-                ))
+                let verb = if flag.kind == Kind::Urls { "unexpected error setting up" } else { "invalid" };
+                ConfigError::Refused(format!("{verb} {key}: {words} (in config file {})", self.path))
             })?,
         };
         self.settings.put(flag, value);
@@ -233,37 +179,24 @@ impl Reader<'_> {
     fn list(&self, key: &str, value: &Yaml) -> Result<Vec<String>, ConfigError> {
         let wrong = || self.wrong(key, value, "a YAML list of strings, for example [stderr]");
         let items = value.as_sequence().ok_or_else(wrong)?;
-        items
-            .iter()
-            .map(|item| item.as_str().map(str::to_owned).ok_or_else(wrong))
-            .collect()
+        items.iter().map(|item| item.as_str().map(str::to_owned).ok_or_else(wrong)).collect()
     }
 
     fn wrong(&self, key: &str, value: &Yaml, wanted: &str) -> ConfigError {
         let found = kind_of(value);
-        ConfigError::Refused(format!(
-            "config file {}: {key} is {found}, must be {wanted}",
-            self.path
-        ))
+        ConfigError::Refused(format!("config file {}: {key} is {found}, must be {wanted}", self.path))
     }
 
     fn wrong_choice(&self, key: &str, text: &str) -> ConfigError {
         ConfigError::Refused(match key {
-            "initial-cluster-state" => format!(
-                "unexpected clusterState {text:?} (in config file {})",
-                self.path
-            ),
-            _ => format!(
-                "config file {}: {key} has the invalid value {text:?}",
-                self.path
-            ),
+            "initial-cluster-state" => format!("unexpected clusterState {text:?} (in config file {})", self.path),
+            _ => format!("config file {}: {key} has the invalid value {text:?}", self.path),
         })
     }
 
     fn warn_unknown(&mut self, key: &str) {
         let fields = vec![("key", key.to_owned()), ("path", self.path.to_owned())];
-        self.settings
-            .warn("unknown key in the config file is ignored", fields);
+        self.settings.warn("unknown key in the config file is ignored", fields);
     }
 }
 
@@ -283,8 +216,5 @@ fn kind_of(value: &Yaml) -> String {
 /// The system's words without Rust's error number.
 fn plain(error: &std::io::Error) -> String {
     let text = error.to_string();
-    text.split(" (os error")
-        .next()
-        .unwrap_or_default()
-        .to_lowercase()
+    text.split(" (os error").next().unwrap_or_default().to_lowercase()
 }

@@ -90,9 +90,7 @@ pub fn refused_flags() -> Vec<(&'static str, &'static str)> {
         Tier::Refused(missing) => Some((flag.name, missing)),
         Tier::Works | Tier::NoEffect(_) => None,
     });
-    let values = REFUSED_VALUES
-        .iter()
-        .map(|(value, missing)| (*value, *missing));
+    let values = REFUSED_VALUES.iter().map(|(value, missing)| (*value, *missing));
     whole.chain(values).collect()
 }
 
@@ -115,8 +113,7 @@ const REFUSED_VALUES: [(&str, &str); 6] = [
 ];
 
 const NO_BBOLT: &str = "the storage engine has no bbolt backend";
-const NO_SNAPSHOT_FILES: &str =
-    "old snapshot and log files are removed as soon as they are not needed";
+const NO_SNAPSHOT_FILES: &str = "old snapshot and log files are removed as soon as they are not needed";
 const NO_PEERS: &str = "one member has no peer connections";
 const NO_AUTH: &str = "authentication is not available in this release";
 const NO_TRACING: &str = "tracing over OpenTelemetry is not available in this release";
@@ -124,54 +121,23 @@ const NO_ROTATION: &str = "log files are not rotated in this release";
 const NO_SOCKET_OPTIONS: &str = "listeners always set SO_REUSEADDR and never SO_REUSEPORT";
 
 const fn works(name: &'static str, kind: Kind, default: &'static str, about: &'static str) -> Flag {
-    Flag {
-        name,
-        kind,
-        default,
-        tier: Tier::Works,
-        about,
-    }
+    Flag { name, kind, default, tier: Tier::Works, about }
 }
 
 const fn tls(name: &'static str, kind: Kind, default: &'static str, about: &'static str) -> Flag {
-    Flag {
-        name,
-        kind,
-        default,
-        tier: Tier::Refused(NO_TLS),
-        about,
-    }
+    Flag { name, kind, default, tier: Tier::Refused(NO_TLS), about }
 }
 
-const fn discovery(
-    name: &'static str,
-    kind: Kind,
-    default: &'static str,
-    about: &'static str,
-) -> Flag {
-    Flag {
-        name,
-        kind,
-        default,
-        tier: Tier::Refused(NO_DISCOVERY),
-        about,
-    }
+const fn discovery(name: &'static str, kind: Kind, default: &'static str, about: &'static str) -> Flag {
+    Flag { name, kind, default, tier: Tier::Refused(NO_DISCOVERY), about }
 }
 
 /// A flag that changes nothing, with the reason in place of a description.
 const fn idle(name: &'static str, kind: Kind, default: &'static str, why: &'static str) -> Flag {
-    Flag {
-        name,
-        kind,
-        default,
-        tier: Tier::NoEffect(why),
-        about: "Accepted for etcd's sake",
-    }
+    Flag { name, kind, default, tier: Tier::NoEffect(why), about: "Accepted for etcd's sake" }
 }
 
-use Kind::{
-    Bool, Duration, Gates, List, OneOf, Origins, Signed, SomeOf, Text, Unsigned, Unsigned32, Urls,
-};
+use Kind::{Bool, Duration, Gates, List, OneOf, Origins, Signed, SomeOf, Text, Unsigned, Unsigned32, Urls};
 
 #[rustfmt::skip]
 const MEMBER: &[Flag] = &[
@@ -328,44 +294,14 @@ const GENERAL: &[Flag] = &[
 
 /// In the order of etcd's usage text.
 pub(super) const GROUPS: [Group; 10] = [
-    Group {
-        title: "General",
-        flags: GENERAL,
-    },
-    Group {
-        title: "Member",
-        flags: MEMBER,
-    },
-    Group {
-        title: "Clustering",
-        flags: CLUSTERING,
-    },
-    Group {
-        title: "Security",
-        flags: SECURITY,
-    },
-    Group {
-        title: "Auth",
-        flags: AUTH,
-    },
-    Group {
-        title: "Profiling and Monitoring",
-        flags: MONITORING,
-    },
-    Group {
-        title: "Logging",
-        flags: LOGGING,
-    },
-    Group {
-        title: "Distributed tracing",
-        flags: TRACING,
-    },
-    Group {
-        title: "Features",
-        flags: FEATURES,
-    },
-    Group {
-        title: "Unsafe feature",
-        flags: UNSAFE,
-    },
+    Group { title: "General", flags: GENERAL },
+    Group { title: "Member", flags: MEMBER },
+    Group { title: "Clustering", flags: CLUSTERING },
+    Group { title: "Security", flags: SECURITY },
+    Group { title: "Auth", flags: AUTH },
+    Group { title: "Profiling and Monitoring", flags: MONITORING },
+    Group { title: "Logging", flags: LOGGING },
+    Group { title: "Distributed tracing", flags: TRACING },
+    Group { title: "Features", flags: FEATURES },
+    Group { title: "Unsafe feature", flags: UNSAFE },
 ];

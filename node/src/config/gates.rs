@@ -7,10 +7,7 @@ use super::number;
 
 /// Which optional behaviours are on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "one switch per gate, named as the operator names them"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "one switch per gate, named as the operator names them")]
 pub struct FeatureGates {
     pub compact_hash_check: bool,
     pub fast_lease_keep_alive: bool,
@@ -57,46 +54,14 @@ struct Gate {
 }
 
 const GATES: [Gate; 9] = [
-    Gate {
-        name: "CompactHashCheck",
-        stage: Stage::Alpha,
-        field: |g| &mut g.compact_hash_check,
-    },
-    Gate {
-        name: "FastLeaseKeepAlive",
-        stage: Stage::Beta,
-        field: |g| &mut g.fast_lease_keep_alive,
-    },
-    Gate {
-        name: "InitialCorruptCheck",
-        stage: Stage::Alpha,
-        field: |g| &mut g.initial_corrupt_check,
-    },
-    Gate {
-        name: "LeaseCheckpoint",
-        stage: Stage::Alpha,
-        field: |g| &mut g.lease_checkpoint,
-    },
-    Gate {
-        name: "LeaseCheckpointPersist",
-        stage: Stage::Alpha,
-        field: |g| &mut g.lease_checkpoint_persist,
-    },
-    Gate {
-        name: "PriorityRequest",
-        stage: Stage::Alpha,
-        field: |g| &mut g.priority_request,
-    },
-    Gate {
-        name: "SetMemberLocalAddr",
-        stage: Stage::Alpha,
-        field: |g| &mut g.set_member_local_addr,
-    },
-    Gate {
-        name: "StopGRPCServiceOnDefrag",
-        stage: Stage::Alpha,
-        field: |g| &mut g.stop_grpc_service_on_defrag,
-    },
+    Gate { name: "CompactHashCheck", stage: Stage::Alpha, field: |g| &mut g.compact_hash_check },
+    Gate { name: "FastLeaseKeepAlive", stage: Stage::Beta, field: |g| &mut g.fast_lease_keep_alive },
+    Gate { name: "InitialCorruptCheck", stage: Stage::Alpha, field: |g| &mut g.initial_corrupt_check },
+    Gate { name: "LeaseCheckpoint", stage: Stage::Alpha, field: |g| &mut g.lease_checkpoint },
+    Gate { name: "LeaseCheckpointPersist", stage: Stage::Alpha, field: |g| &mut g.lease_checkpoint_persist },
+    Gate { name: "PriorityRequest", stage: Stage::Alpha, field: |g| &mut g.priority_request },
+    Gate { name: "SetMemberLocalAddr", stage: Stage::Alpha, field: |g| &mut g.set_member_local_addr },
+    Gate { name: "StopGRPCServiceOnDefrag", stage: Stage::Alpha, field: |g| &mut g.stop_grpc_service_on_defrag },
     Gate {
         name: "TxnModeWriteWithSharedBuffer",
         stage: Stage::Beta,
@@ -147,10 +112,7 @@ pub(super) fn gate_lines() -> Vec<String> {
         Stage::Alpha => format!("{}=true|false (ALPHA - default=false)", gate.name),
         Stage::Beta => format!("{}=true|false (BETA - default=true)", gate.name),
     });
-    let all = [
-        "AllAlpha=true|false (ALPHA - default=false)",
-        "AllBeta=true|false (BETA - default=false)",
-    ];
+    let all = ["AllAlpha=true|false (ALPHA - default=false)", "AllBeta=true|false (BETA - default=false)"];
     all.into_iter().map(str::to_owned).chain(own).collect()
 }
 
@@ -160,8 +122,7 @@ mod tests {
 
     #[test]
     fn a_named_gate_wins_over_all() {
-        let gates = FeatureGates::parse("CompactHashCheck=false,AllAlpha=true,AllBeta=false")
-            .expect("gates");
+        let gates = FeatureGates::parse("CompactHashCheck=false,AllAlpha=true,AllBeta=false").expect("gates");
         assert!(!gates.compact_hash_check);
         assert!(gates.initial_corrupt_check);
         assert!(!gates.fast_lease_keep_alive);
@@ -172,10 +133,7 @@ mod tests {
     fn wrong_gates_are_refused_in_etcds_words() {
         let words = |text| FeatureGates::parse(text).expect_err("refused");
         assert_eq!(words("Foo=true"), "unrecognized feature gate: Foo");
-        assert_eq!(
-            words("CompactHashCheck"),
-            "missing bool value for CompactHashCheck"
-        );
+        assert_eq!(words("CompactHashCheck"), "missing bool value for CompactHashCheck");
         assert_eq!(
             words("CompactHashCheck=x"),
             "invalid value of CompactHashCheck=x, err: strconv.ParseBool: parsing \"x\": invalid syntax"

@@ -73,8 +73,7 @@ fn radix(text: &str) -> (u32, &str) {
 /// Go allows one underscore between digits, and between a base prefix and the first digit.
 fn without_underscores(text: &str, digits: &str) -> Result<String, NumberError> {
     let has_prefix = digits.len() < text.len();
-    let misplaced =
-        (digits.starts_with('_') && !has_prefix) || digits.ends_with('_') || digits.contains("__");
+    let misplaced = (digits.starts_with('_') && !has_prefix) || digits.ends_with('_') || digits.contains("__");
     if misplaced {
         return Err(NumberError::Syntax);
     }
@@ -117,9 +116,7 @@ pub(super) fn duration(text: &str) -> Result<i64, String> {
         if whole.is_empty() && fraction.is_empty() {
             return Err(invalid());
         }
-        let end = after
-            .find(|c: char| c == '.' || c.is_ascii_digit())
-            .unwrap_or(after.len());
+        let end = after.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(after.len());
         let (unit, next) = after.split_at(end);
         if unit.is_empty() {
             return Err(format!("missing unit in duration {text:?}"));
@@ -137,19 +134,12 @@ pub(super) fn duration(text: &str) -> Result<i64, String> {
 }
 
 fn leading_digits(text: &str) -> (&str, &str) {
-    text.split_at(
-        text.find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(text.len()),
-    )
+    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
 /// `whole.fraction` units in nanoseconds; what is smaller than one is cut off. `None` when it does not fit.
 fn scaled(whole: &str, fraction: &str, scale: i128) -> Option<i128> {
-    let whole: i128 = if whole.is_empty() {
-        0
-    } else {
-        whole.parse::<i64>().ok()?.into()
-    };
+    let whole: i128 = if whole.is_empty() { 0 } else { whole.parse::<i64>().ok()?.into() };
     let mut nanoseconds = whole * scale;
     let mut place = scale;
     for digit in fraction.bytes() {
@@ -222,32 +212,14 @@ mod tests {
         assert_eq!(duration("0"), Ok(0));
         assert_eq!(duration(".5m"), Ok(30_000_000_000));
         assert_eq!(duration("foo"), Err("invalid duration \"foo\"".to_owned()));
-        assert_eq!(
-            duration("-1"),
-            Err("missing unit in duration \"-1\"".to_owned())
-        );
-        assert_eq!(
-            duration("1x"),
-            Err("unknown unit \"x\" in duration \"1x\"".to_owned())
-        );
-        assert_eq!(
-            duration("10000000h"),
-            Err("invalid duration \"10000000h\"".to_owned())
-        );
+        assert_eq!(duration("-1"), Err("missing unit in duration \"-1\"".to_owned()));
+        assert_eq!(duration("1x"), Err("unknown unit \"x\" in duration \"1x\"".to_owned()));
+        assert_eq!(duration("10000000h"), Err("invalid duration \"10000000h\"".to_owned()));
     }
 
     #[test]
     fn durations_are_written_as_go_writes_them() {
-        for text in [
-            "0s",
-            "1.5s",
-            "10ms",
-            "1m0s",
-            "2h0m0s",
-            "1h30m1.25s",
-            "-1s",
-            "100ns",
-        ] {
+        for text in ["0s", "1.5s", "10ms", "1m0s", "2h0m0s", "1h30m1.25s", "-1s", "100ns"] {
             let nanoseconds = duration(text).expect("a duration");
             assert_eq!(duration_text(nanoseconds), text);
         }

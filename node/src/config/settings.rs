@@ -37,10 +37,7 @@ pub(super) struct Settings {
 
 impl Settings {
     pub(super) fn of_file() -> Settings {
-        Settings {
-            from_file: true,
-            ..Settings::default()
-        }
+        Settings { from_file: true, ..Settings::default() }
     }
 
     /// A later value replaces an earlier one, as a repeated flag does.
@@ -49,10 +46,7 @@ impl Settings {
     }
 
     pub(super) fn warn(&mut self, message: impl Into<String>, fields: Vec<(&'static str, String)>) {
-        self.warnings.push(Warning {
-            message: message.into(),
-            fields,
-        });
+        self.warnings.push(Warning { message: message.into(), fields });
     }
 
     /// Whether somebody set it, even to its default.
@@ -124,10 +118,7 @@ impl Settings {
     }
 
     fn value(&self, name: &str) -> Value {
-        self.values
-            .get(name)
-            .cloned()
-            .unwrap_or_else(|| default(row(name)))
+        self.values.get(name).cloned().unwrap_or_else(|| default(row(name)))
     }
 }
 
@@ -155,16 +146,12 @@ pub(super) fn read(flag: &Flag, text: &str) -> Result<Value, String> {
     let words = |error: NumberError| error.flag_words().to_owned();
     match flag.kind {
         Kind::Text => Ok(Value::Text(text.to_owned())),
-        Kind::Bool => number::boolean(text)
-            .map(Value::Bool)
-            .ok_or_else(|| "parse error".to_owned()),
+        Kind::Bool => number::boolean(text).map(Value::Bool).ok_or_else(|| "parse error".to_owned()),
         Kind::Unsigned => number::unsigned(text).map(Value::Unsigned).map_err(words),
         Kind::Unsigned32 => read_unsigned_32(text),
         Kind::Signed => number::signed(text).map(Value::Signed).map_err(words),
         // Go's flag package says no more than that about durations, too.
-        Kind::Duration => number::duration(text)
-            .map(Value::Duration)
-            .map_err(|_| words(NumberError::Syntax)),
+        Kind::Duration => number::duration(text).map(Value::Duration).map_err(|_| words(NumberError::Syntax)),
         // etcd's flag keeps its default when it is given nothing.
         Kind::Urls if text.is_empty() && flag.default.is_empty() => Ok(Value::Urls(Vec::new())),
         Kind::Urls if text.is_empty() => url::parse_list(flag.default).map(Value::Urls),
@@ -186,12 +173,7 @@ pub(super) fn read(flag: &Flag, text: &str) -> Result<Value, String> {
 fn read_unsigned_32(text: &str) -> Result<Value, String> {
     let number = number::unsigned(text)
         .and_then(|number| u32::try_from(number).map_err(|_| NumberError::Range))
-        .map_err(|error| {
-            format!(
-                "strconv.ParseUint: parsing {text:?}: {}",
-                error.strconv_words()
-            )
-        })?;
+        .map_err(|error| format!("strconv.ParseUint: parsing {text:?}: {}", error.strconv_words()))?;
     Ok(Value::Unsigned(number.into()))
 }
 
@@ -201,7 +183,5 @@ fn read_origins(text: &str) -> Result<Value, String> {
         return Ok(Value::List(vec![text.to_owned()]));
     }
     let urls = url::parse_list(text)?;
-    Ok(Value::List(
-        urls.iter().map(|url| url.text().to_owned()).collect(),
-    ))
+    Ok(Value::List(urls.iter().map(|url| url.text().to_owned()).collect()))
 }

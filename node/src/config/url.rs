@@ -75,12 +75,7 @@ impl Url {
             Scheme::Unix | Scheme::Unixs => (rest.to_owned(), 0),
             Scheme::Http | Scheme::Https => split_authority(text, rest)?,
         };
-        Ok(Url {
-            text: text.to_owned(),
-            scheme,
-            host,
-            port,
-        })
+        Ok(Url { text: text.to_owned(), scheme, host, port })
     }
 }
 
@@ -106,34 +101,20 @@ fn split_scheme(text: &str) -> Result<(Scheme, &str), String> {
 fn split_authority(text: &str, rest: &str) -> Result<(String, u16), String> {
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, tail) = rest.split_at(end);
-    let authority = authority
-        .rsplit_once('@')
-        .map_or(authority, |(_, host)| host);
+    let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
     let no_port = || format!("URL address does not have the form \"host:port\": {text}");
     let (host, port) = authority.rsplit_once(':').ok_or_else(no_port)?;
-    let host = match host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'))
-    {
+    let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         Some(inside) => inside,
         None if host.contains(':') => return Err(no_port()),
         None => host,
     };
-    let invalid_port = || {
-        format!(
-            "parse {text:?}: invalid port {:?} after host",
-            format!(":{port}")
-        )
-    };
+    let invalid_port = || format!("parse {text:?}: invalid port {:?} after host", format!(":{port}"));
     if !port.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(invalid_port());
     }
     // Go takes an empty port for 0.
-    let port = if port.is_empty() {
-        0
-    } else {
-        port.parse().map_err(|_| invalid_port())?
-    };
+    let port = if port.is_empty() { 0 } else { port.parse().map_err(|_| invalid_port())? };
     if tail.starts_with('/') {
         return Err(format!("URL must not contain a path: {text}"));
     }
@@ -142,10 +123,7 @@ fn split_authority(text: &str, rest: &str) -> Result<(String, u16), String> {
 
 /// A comma separated list, sorted and without duplicates as etcd keeps it.
 pub(super) fn parse_list(text: &str) -> Result<Vec<Url>, String> {
-    let mut urls = text
-        .split(',')
-        .map(Url::parse)
-        .collect::<Result<Vec<Url>, String>>()?;
+    let mut urls = text.split(',').map(Url::parse).collect::<Result<Vec<Url>, String>>()?;
     urls.sort();
     urls.dedup();
     Ok(urls)
@@ -165,22 +143,10 @@ mod tests {
     fn wrong_urls_are_refused_in_etcds_words() {
         for (text, words) in [
             ("foo", "URL scheme must be http, https, unix, or unixs: foo"),
-            (
-                "http://1.2.3.4",
-                "URL address does not have the form \"host:port\": http://1.2.3.4",
-            ),
-            (
-                "http://1.2.3.4:2379/x",
-                "URL must not contain a path: http://1.2.3.4:2379/x",
-            ),
-            (
-                "ftp://1.2.3.4:2379",
-                "URL scheme must be http, https, unix, or unixs: ftp://1.2.3.4:2379",
-            ),
-            (
-                "http://1.2.3.4:abc",
-                "parse \"http://1.2.3.4:abc\": invalid port \":abc\" after host",
-            ),
+            ("http://1.2.3.4", "URL address does not have the form \"host:port\": http://1.2.3.4"),
+            ("http://1.2.3.4:2379/x", "URL must not contain a path: http://1.2.3.4:2379/x"),
+            ("ftp://1.2.3.4:2379", "URL scheme must be http, https, unix, or unixs: ftp://1.2.3.4:2379"),
+            ("http://1.2.3.4:abc", "parse \"http://1.2.3.4:abc\": invalid port \":abc\" after host"),
             ("", "URL scheme must be http, https, unix, or unixs: "),
         ] {
             assert_eq!(Url::parse(text).expect_err(text), words);
@@ -189,16 +155,8 @@ mod tests {
 
     #[test]
     fn localhost_is_bound_without_a_name_server() {
-        let address = |text: &str| {
-            Url::parse(text)
-                .expect("a URL")
-                .socket_address()
-                .map(|a| a.to_string())
-        };
-        assert_eq!(
-            address("http://localhost:2379").as_deref(),
-            Some("127.0.0.1:2379")
-        );
+        let address = |text: &str| Url::parse(text).expect("a URL").socket_address().map(|a| a.to_string());
+        assert_eq!(address("http://localhost:2379").as_deref(), Some("127.0.0.1:2379"));
         assert_eq!(address("http://[::1]:0").as_deref(), Some("[::1]:0"));
         assert_eq!(address("http://example.com:1"), None);
         assert_eq!(address("unix://localhost:1"), None);

@@ -34,9 +34,7 @@ pub(super) fn full() -> String {
     }
     push_line(
         &mut text,
-        format_args!(
-            "\nEach flag can be set by a variable too: --some-flag by ETCD_SOME_FLAG. The command line wins."
-        ),
+        format_args!("\nEach flag can be set by a variable too: --some-flag by ETCD_SOME_FLAG. The command line wins."),
     );
     text
 }
@@ -45,12 +43,8 @@ fn push_flag(text: &mut String, flag: &Flag) {
     push_line(text, format_args!("  --{} '{}'", flag.name, flag.default));
     match flag.tier {
         Tier::Works => push_line(text, format_args!("    {}", flag.about)),
-        Tier::Refused(missing) => {
-            push_line(text, format_args!("    {} Refused: {missing}.", flag.about))
-        }
-        Tier::NoEffect(why) => {
-            push_line(text, format_args!("    {}; no effect: {why}.", flag.about))
-        }
+        Tier::Refused(missing) => push_line(text, format_args!("    {} Refused: {missing}.", flag.about)),
+        Tier::NoEffect(why) => push_line(text, format_args!("    {}; no effect: {why}.", flag.about)),
     }
     if flag.kind == Kind::Gates {
         for line in gates::gate_lines() {

@@ -13,8 +13,8 @@ use super::number;
 use super::settings::{self, Settings};
 use super::url::{self, Scheme, Url};
 use super::{
-    AuthConfig, AutoCompaction, ClusterConfig, CompactionConfig, Config, ConfigError, GrpcConfig,
-    HttpConfig, LimitConfig, ListenConfig, MemberConfig, MetricsDetail, RaftConfig, UpkeepConfig,
+    AuthConfig, AutoCompaction, ClusterConfig, CompactionConfig, Config, ConfigError, GrpcConfig, HttpConfig,
+    LimitConfig, ListenConfig, MemberConfig, MetricsDetail, RaftConfig, UpkeepConfig,
 };
 use crate::trace::{Level, LogConfig, LogFormat, LogOutput};
 
@@ -37,13 +37,8 @@ pub(super) fn validate(settings: &mut Settings) -> Result<Config, ConfigError> {
     let listen = listen(settings)?;
     let cluster = cluster(settings)?;
     let raft = raft(settings)?;
-    if settings.is_set("listen-client-urls")
-        && !settings.is_set("advertise-client-urls")
-        && !settings.from_file
-    {
-        return Err(refused(
-            "--advertise-client-urls is required when --listen-client-urls is set explicitly",
-        ));
+    if settings.is_set("listen-client-urls") && !settings.is_set("advertise-client-urls") && !settings.from_file {
+        return Err(refused("--advertise-client-urls is required when --listen-client-urls is set explicitly"));
     }
     let compaction = compaction(settings)?;
     let gates = gates(settings)?;
@@ -74,32 +69,22 @@ fn refuse_what_is_missing(settings: &Settings) -> Result<(), ConfigError> {
     for name in ["tls-min-version", "tls-max-version"] {
         let version = settings.text(name);
         if !matches!(version, "" | "TLS1.2" | "TLS1.3") {
-            return Err(refused(format!(
-                "unexpected TLS version {version:?} (must be one of: TLS1.2, TLS1.3)"
-            )));
+            return Err(refused(format!("unexpected TLS version {version:?} (must be one of: TLS1.2, TLS1.3)")));
         }
     }
     for (flag, value) in settings.set() {
         if let Tier::Refused(missing) = flag.tier
             && *value != settings::default(flag)
         {
-            return Err(refused(format!(
-                "--{} is set, but {missing}; leave it out",
-                flag.name
-            )));
+            return Err(refused(format!("--{} is set, but {missing}; leave it out", flag.name)));
         }
     }
     if settings.text("initial-cluster-state") == "existing" {
-        let words = format!(
-            "--initial-cluster-state is \"existing\", but {}",
-            flags::NO_CLUSTER
-        );
+        let words = format!("--initial-cluster-state is \"existing\", but {}", flags::NO_CLUSTER);
         return Err(refused(format!("{words}; start a new cluster of one")));
     }
     if settings.text("discovery-fallback") == "proxy" {
-        return Err(refused(
-            "v2 proxy is deprecated, and --discovery-fallback can't be configured as \"proxy\"",
-        ));
+        return Err(refused("v2 proxy is deprecated, and --discovery-fallback can't be configured as \"proxy\""));
     }
     Ok(())
 }
@@ -109,9 +94,7 @@ fn warn_of_no_effect(settings: &mut Settings) {
     let mut warnings = Vec::new();
     for (flag, _) in settings.set() {
         let message = match (flag.name, flag.tier) {
-            ("max-snapshots", _) => {
-                "--max-snapshots is deprecated in 3.6 and will be decommissioned in 3.8."
-            }
+            ("max-snapshots", _) => "--max-snapshots is deprecated in 3.6 and will be decommissioned in 3.8.",
             ("v2-deprecation", _) => {
                 "--v2-deprecation is deprecated and scheduled for removal in v3.8. \
                  The default value is enforced, ignoring user input."
@@ -141,19 +124,12 @@ fn log(settings: &Settings) -> Result<LogConfig, ConfigError> {
         "json" | "" => LogFormat::Json,
         "console" => LogFormat::Console,
         other => {
-            return Err(refused(format!(
-                "unknown log format: {other}, supported values json, console"
-            )));
+            return Err(refused(format!("unknown log format: {other}, supported values json, console")));
         }
     };
     let level = settings.text("log-level");
-    let level =
-        Level::parse(level).ok_or_else(|| refused(format!("unrecognized level: {level:?}")))?;
-    Ok(LogConfig {
-        level,
-        format,
-        outputs,
-    })
+    let level = Level::parse(level).ok_or_else(|| refused(format!("unrecognized level: {level:?}")))?;
+    Ok(LogConfig { level, format, outputs })
 }
 
 fn log_outputs(settings: &Settings) -> Result<Vec<LogOutput>, ConfigError> {
@@ -164,25 +140,15 @@ fn log_outputs(settings: &Settings) -> Result<Vec<LogOutput>, ConfigError> {
     names.sort();
     names.dedup();
     if names.len() > 1 && names.iter().any(|name| name == "default") {
-        return Err(refused(
-            "multi logoutput for \"default\" is not supported yet",
-        ));
+        return Err(refused("multi logoutput for \"default\" is not supported yet"));
     }
     if names.iter().any(|name| name == "systemd/journal") {
-        return Err(refused(format!(
-            "--log-outputs is \"systemd/journal\", but {}; use stderr",
-            flags::NO_JOURNAL
-        )));
+        return Err(refused(format!("--log-outputs is \"systemd/journal\", but {}; use stderr", flags::NO_JOURNAL)));
     }
     let outputs: Vec<LogOutput> = names.iter().map(|name| log_output(name)).collect();
-    let files = outputs
-        .iter()
-        .filter(|output| matches!(output, LogOutput::File(_)))
-        .count();
+    let files = outputs.iter().filter(|output| matches!(output, LogOutput::File(_))).count();
     if settings.bool("enable-log-rotation") && ((outputs.len() == 1 && files == 0) || files > 1) {
-        return Err(refused(
-            "--log-outputs requires a single file path when --log-rotate-config-json is defined",
-        ));
+        return Err(refused("--log-outputs requires a single file path when --log-rotate-config-json is defined"));
     }
     // zap's rule: one /dev/null among the outputs silences them all.
     match names.iter().any(|name| name == "/dev/null") {
@@ -223,14 +189,8 @@ fn listen(settings: &Settings) -> Result<ListenConfig, ConfigError> {
 }
 
 pub(super) fn refuse_tls(name: &str, urls: &[Url]) -> Result<(), ConfigError> {
-    match urls
-        .iter()
-        .find(|url| matches!(url.scheme(), Scheme::Https | Scheme::Unixs))
-    {
-        Some(url) => Err(refused(format!(
-            "--{name} has {url}, but {}; use http://",
-            flags::NO_TLS
-        ))),
+    match urls.iter().find(|url| matches!(url.scheme(), Scheme::Https | Scheme::Unixs)) {
+        Some(url) => Err(refused(format!("--{name} has {url}, but {}; use http://", flags::NO_TLS))),
         None => Ok(()),
     }
 }
@@ -265,8 +225,7 @@ fn cluster(settings: &Settings) -> Result<ClusterConfig, ConfigError> {
 }
 
 fn without_host(urls: &[Url]) -> Option<&Url> {
-    urls.iter()
-        .find(|url| matches!(url.scheme(), Scheme::Http | Scheme::Https) && url.host().is_empty())
+    urls.iter().find(|url| matches!(url.scheme(), Scheme::Http | Scheme::Https) && url.host().is_empty())
 }
 
 fn raft(settings: &Settings) -> Result<RaftConfig, ConfigError> {
@@ -277,13 +236,9 @@ fn raft(settings: &Settings) -> Result<RaftConfig, ConfigError> {
     } else if election == 0 {
         format!("--election-timeout must be >0 (set to {election}ms)")
     } else if heartbeat.saturating_mul(5) > election {
-        format!(
-            "--election-timeout[{election}ms] should be at least as 5 times as --heartbeat-interval[{heartbeat}ms]"
-        )
+        format!("--election-timeout[{election}ms] should be at least as 5 times as --heartbeat-interval[{heartbeat}ms]")
     } else if election > ELECTION_TIMEOUT_MS_MAX {
-        format!(
-            "--election-timeout[{election}ms] is too long, and should be set less than {ELECTION_TIMEOUT_MS_MAX}ms"
-        )
+        format!("--election-timeout[{election}ms] is too long, and should be set less than {ELECTION_TIMEOUT_MS_MAX}ms")
     } else {
         String::new()
     };
@@ -297,8 +252,7 @@ fn raft(settings: &Settings) -> Result<RaftConfig, ConfigError> {
     Ok(RaftConfig {
         heartbeat_interval: Duration::from_millis(heartbeat),
         election_timeout: Duration::from_millis(election),
-        election_ticks: usize::try_from(election / heartbeat)
-            .expect("an election has at most 50000 ticks"),
+        election_ticks: usize::try_from(election / heartbeat).expect("an election has at most 50000 ticks"),
         initial_election_tick_advance: settings.bool("initial-election-tick-advance"),
         pre_vote: settings.bool("pre-vote"),
         // 0 stands for etcd's defaults, which the flags have too.
@@ -309,10 +263,7 @@ fn raft(settings: &Settings) -> Result<RaftConfig, ConfigError> {
 
 fn compaction(settings: &Settings) -> Result<CompactionConfig, ConfigError> {
     Ok(CompactionConfig {
-        auto: auto_compaction(
-            settings.text("auto-compaction-mode"),
-            settings.text("auto-compaction-retention"),
-        )?,
+        auto: auto_compaction(settings.text("auto-compaction-mode"), settings.text("auto-compaction-retention"))?,
         // etcd takes 0 and less for its defaults.
         batch_revisions_max: match usize::try_from(settings.signed("compaction-batch-limit")) {
             Ok(0) | Err(_) => 1_000,
@@ -337,21 +288,16 @@ fn auto_compaction(mode: &str, retention: &str) -> Result<AutoCompaction, Config
         (Some(0), _) => Ok(AutoCompaction::Off),
         (Some(count), false) => Ok(AutoCompaction::Revision(count)),
         (Some(hours), true) => match hours.checked_mul(3_600_000_000_000) {
-            Some(nanoseconds) => Ok(AutoCompaction::Periodic(Duration::from_nanos(
-                nanoseconds.unsigned_abs(),
-            ))),
+            Some(nanoseconds) => Ok(AutoCompaction::Periodic(Duration::from_nanos(nanoseconds.unsigned_abs()))),
             None => Err(wrong(format!("{hours} hours are too many"))),
         },
         (None, _) => {
-            let nanoseconds =
-                number::duration(retention).map_err(|words| wrong(format!("time: {words}")))?;
+            let nanoseconds = number::duration(retention).map_err(|words| wrong(format!("time: {words}")))?;
             match (u64::try_from(nanoseconds), is_periodic) {
                 (_, false) => Err(wrong(format!("{retention:?} is not a number of revisions"))),
                 (Err(_), true) => Err(wrong(format!("{retention:?} is negative"))),
                 (Ok(0), true) => Ok(AutoCompaction::Off),
-                (Ok(nanoseconds), true) => {
-                    Ok(AutoCompaction::Periodic(Duration::from_nanos(nanoseconds)))
-                }
+                (Ok(nanoseconds), true) => Ok(AutoCompaction::Periodic(Duration::from_nanos(nanoseconds))),
             }
         }
     }
@@ -378,9 +324,7 @@ fn upkeep(settings: &Settings) -> Result<UpkeepConfig, ConfigError> {
     let hash_check = settings.duration("compact-hash-check-time");
     if hash_check <= 0 {
         let text = number::duration_text(hash_check);
-        return Err(refused(format!(
-            "--compact-hash-check-time must be >0 (set to {text})"
-        )));
+        return Err(refused(format!("--compact-hash-check-time must be >0 (set to {text})")));
     }
     Ok(UpkeepConfig {
         // etcd takes 0 for its default here and for slow requests, but not for slow entries.
@@ -389,8 +333,7 @@ fn upkeep(settings: &Settings) -> Result<UpkeepConfig, ConfigError> {
         corrupt_check_interval: positive(settings, "corrupt-check-time"),
         compact_hash_check_interval: Duration::from_nanos(hash_check.unsigned_abs()),
         slow_apply: positive(settings, "warning-apply-duration").unwrap_or(Duration::ZERO),
-        slow_unary_request: positive(settings, "warning-unary-request-duration")
-            .unwrap_or(Duration::from_millis(300)),
+        slow_unary_request: positive(settings, "warning-unary-request-duration").unwrap_or(Duration::from_millis(300)),
     })
 }
 
@@ -407,15 +350,10 @@ fn auth(settings: &mut Settings) -> Result<AuthConfig, ConfigError> {
     match token.split(',').next().unwrap_or_default() {
         "simple" | "" => {}
         "jwt" => {
-            return Err(refused(format!(
-                "--auth-token is {token:?}, but {}; use simple",
-                flags::NO_JWT
-            )));
+            return Err(refused(format!("--auth-token is {token:?}, but {}; use simple", flags::NO_JWT)));
         }
         _ => {
-            return Err(refused(format!(
-                "--auth-token is {token:?}: auth: invalid auth options"
-            )));
+            return Err(refused(format!("--auth-token is {token:?}: auth: invalid auth options")));
         }
     }
     let cost = settings.unsigned("bcrypt-cost");
@@ -424,18 +362,12 @@ fn auth(settings: &mut Settings) -> Result<AuthConfig, ConfigError> {
         _ => {
             settings.warn(
                 "use default bcrypt cost instead of the invalid given cost",
-                vec![
-                    ("default-cost", BCRYPT_COST_DEFAULT.to_string()),
-                    ("given-cost", cost.to_string()),
-                ],
+                vec![("default-cost", BCRYPT_COST_DEFAULT.to_string()), ("given-cost", cost.to_string())],
             );
             BCRYPT_COST_DEFAULT
         }
     };
-    Ok(AuthConfig {
-        simple_token_ttl: Duration::from_secs(settings.unsigned("auth-token-ttl")),
-        bcrypt_cost,
-    })
+    Ok(AuthConfig { simple_token_ttl: Duration::from_secs(settings.unsigned("auth-token-ttl")), bcrypt_cost })
 }
 
 fn member(settings: &Settings, name: String) -> MemberConfig {
@@ -447,12 +379,7 @@ fn member(settings: &Settings, name: String) -> MemberConfig {
         "" => None,
         dir => Some(PathBuf::from(dir)),
     };
-    MemberConfig {
-        name,
-        data_dir,
-        wal_dir,
-        fsync: !settings.bool("unsafe-no-fsync"),
-    }
+    MemberConfig { name, data_dir, wal_dir, fsync: !settings.bool("unsafe-no-fsync") }
 }
 
 fn limits(settings: &mut Settings) -> LimitConfig {
@@ -462,10 +389,7 @@ fn limits(settings: &mut Settings) -> LimitConfig {
             "exceeded recommended request limit",
             vec![
                 ("max-request-bytes", request_bytes.to_string()),
-                (
-                    "recommended-request-bytes",
-                    REQUEST_BYTES_RECOMMENDED.to_string(),
-                ),
+                ("recommended-request-bytes", REQUEST_BYTES_RECOMMENDED.to_string()),
             ],
         );
     }
@@ -485,8 +409,7 @@ fn grpc(settings: &Settings) -> GrpcConfig {
     GrpcConfig {
         concurrent_streams_max: u32::try_from(settings.unsigned("max-concurrent-streams"))
             .expect("the flag and the file take 32-bit numbers only"),
-        keepalive_time_min: positive(settings, "grpc-keepalive-min-time")
-            .unwrap_or(KEEPALIVE_TIME_MIN_UNSET),
+        keepalive_time_min: positive(settings, "grpc-keepalive-min-time").unwrap_or(KEEPALIVE_TIME_MIN_UNSET),
         // As in etcd, pings need both.
         keepalive_interval: timeout.and(positive(settings, "grpc-keepalive-interval")),
         keepalive_timeout: timeout.unwrap_or(Duration::from_secs(20)),

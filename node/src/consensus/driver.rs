@@ -266,10 +266,9 @@ impl Driver {
                 self.proposals.extend(placed.map(|(index, waiter)| Proposal { index, term, waiter, expires_ticks }));
             }
             // Too much is uncommitted, or leadership is being handed over: nothing of the batch is in the log.
-            Err(_) => self
-                .effects
-                .answers
-                .extend(waiters.into_iter().map(|waiter| (waiter, Err(Refusal::TooManyRequests)))),
+            Err(_) => {
+                self.effects.answers.extend(waiters.into_iter().map(|waiter| (waiter, Err(Refusal::TooManyRequests))))
+            }
         }
     }
 
@@ -293,14 +292,20 @@ impl Driver {
 
     fn retry_reads(&mut self) {
         let now = self.now_ticks;
-        let late: Vec<u64> =
-            self.reads.asked.iter().filter(|(_, round)| round.retry_ticks <= now).map(|(counter, _)| *counter).collect();
+        let late: Vec<u64> = self
+            .reads
+            .asked
+            .iter()
+            .filter(|(_, round)| round.retry_ticks <= now)
+            .map(|(counter, _)| *counter)
+            .collect();
         for counter in late {
             let round = self.reads.asked.remove(&counter).expect("listed above");
             self.reads.new.extend(round.waiters);
         }
         let no_leader = self.node.raft.leader_id == 0;
-        let (expired, waiting) = std::mem::take(&mut self.reads.new).into_iter().partition(|(_, expires)| *expires <= now);
+        let (expired, waiting) =
+            std::mem::take(&mut self.reads.new).into_iter().partition(|(_, expires)| *expires <= now);
         self.reads.new = waiting;
         let expired: Vec<(Waiter, u64)> = expired;
         let refusal = if no_leader { Refusal::NoLeader } else { Refusal::Timeout };

@@ -178,7 +178,13 @@ impl Store {
     }
 
     /// One scan of the engine: the keys alive at a revision, in order, up to a limit, and how many there are.
-    fn scan(&self, keys: KeyRange<'_>, at: Revision, limit: Option<usize>, values: bool) -> Result<Scanned, StorageError> {
+    fn scan(
+        &self,
+        keys: KeyRange<'_>,
+        at: Revision,
+        limit: Option<usize>,
+        values: bool,
+    ) -> Result<Scanned, StorageError> {
         scan(&self.0.storage.view(), keys, at, limit, values)
     }
 

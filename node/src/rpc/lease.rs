@@ -20,7 +20,7 @@ pub(crate) async fn grant(node: Arc<Node>, mut request: LeaseGrantRequest) -> Re
         // A positive number, as etcd chooses; every member then uses the same.
         request.id = rand::random::<i64>() & i64::MAX;
     }
-    let command = node.gate.lease_grant(request)?;
+    let command = node.admitted(node.gate.lease_grant(request)).await?;
     match node.consensus.propose(command).await? {
         Reply::LeaseGrant(mut response) => {
             node.complete(&mut response.header);

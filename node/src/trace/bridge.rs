@@ -31,17 +31,9 @@ impl Log for Bridge {
             log::Level::Warn => Level::Warn,
             log::Level::Info | log::Level::Debug | log::Level::Trace => return,
         };
-        let caller = Caller {
-            file: record.file_static().unwrap_or("?"),
-            line: record.line().unwrap_or(0),
-        };
+        let caller = Caller { file: record.file_static().unwrap_or("?"), line: record.line().unwrap_or(0) };
         let message = record.args().to_string();
-        super::write(
-            level,
-            caller,
-            &message,
-            &[Field::new("logger", &record.target())],
-        );
+        super::write(level, caller, &message, &[Field::new("logger", &record.target())]);
     }
 
     fn flush(&self) {}

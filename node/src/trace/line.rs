@@ -84,20 +84,8 @@ macro_rules! quoted {
     )*};
 }
 
-quoted!(
-    str,
-    String,
-    std::net::SocketAddr,
-    std::io::Error,
-    anyhow::Error,
-    crate::config::Url,
-    fmt::Arguments<'_>
-);
-quoted!(
-    dyn std::error::Error,
-    dyn std::error::Error + Send + Sync,
-    Box<dyn std::error::Error + Send + Sync>
-);
+quoted!(str, String, std::net::SocketAddr, std::io::Error, anyhow::Error, crate::config::Url, fmt::Arguments<'_>);
+quoted!(dyn std::error::Error, dyn std::error::Error + Send + Sync, Box<dyn std::error::Error + Send + Sync>);
 
 impl FieldValue for std::path::Path {
     fn write_json(&self, out: &mut Vec<u8>) {
@@ -151,10 +139,7 @@ fn build_json(out: &mut Vec<u8>, event: &Event<'_>) {
     out.extend_from_slice(b"\",\"ts\":\"");
     push_time(out, event.at);
     out.extend_from_slice(b"\",\"caller\":");
-    push_string(
-        out,
-        format_args!("{}:{}", short_path(event.caller.file), event.caller.line),
-    );
+    push_string(out, format_args!("{}:{}", short_path(event.caller.file), event.caller.line));
     out.extend_from_slice(b",\"msg\":");
     push_string(out, format_args!("{}", event.message));
     for field in event.fields {
@@ -201,10 +186,7 @@ fn push_field(out: &mut Vec<u8>, field: &Field<'_>) {
 fn push_key(out: &mut Vec<u8>, field: &Field<'_>) {
     let name = field.name.trim_matches('"');
     out.push(b'"');
-    out.extend(
-        name.bytes()
-            .map(|byte| if byte == b'_' { b'-' } else { byte }),
-    );
+    out.extend(name.bytes().map(|byte| if byte == b'_' { b'-' } else { byte }));
     out.push(b'"');
 }
 
@@ -222,9 +204,7 @@ fn push_display(out: &mut Vec<u8>, text: fmt::Arguments<'_>) {
 
 fn push_string(out: &mut Vec<u8>, text: fmt::Arguments<'_>) {
     out.push(b'"');
-    Escaped(out)
-        .write_fmt(text)
-        .expect("writing to a Vec does not fail");
+    Escaped(out).write_fmt(text).expect("writing to a Vec does not fail");
     out.push(b'"');
 }
 
@@ -256,10 +236,7 @@ fn push_time(out: &mut Vec<u8>, at: SystemTime) {
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
     push_display(
         out,
-        format_args!(
-            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:06}Z",
-            since.subsec_micros()
-        ),
+        format_args!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:06}Z", since.subsec_micros()),
     );
 }
 
@@ -270,17 +247,12 @@ fn civil_date(days_since_1970: u64) -> (u64, u64, u64) {
     const DAYS_PER_ERA: u64 = 146_097;
     let days = days_since_1970 + DAYS_TO_1970_FROM_0000_03_01;
     let (era, day_of_era) = (days / DAYS_PER_ERA, days % DAYS_PER_ERA);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     // Five months from March on have 153 days.
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
     let year = era * 400 + year_of_era + u64::from(month <= 2);
     (year, month, day)
 }
@@ -291,22 +263,9 @@ mod tests {
 
     fn check(format: LogFormat, message: &str, fields: &[Field<'_>]) -> String {
         let at = UNIX_EPOCH + Duration::new(1_796_086_923, 456_789_999);
-        let caller = Caller {
-            file: "node/src/server/listen.rs",
-            line: 120,
-        };
+        let caller = Caller { file: "node/src/server/listen.rs", line: 120 };
         let mut out = Vec::new();
-        build(
-            &mut out,
-            format,
-            &Event {
-                level: Level::Info,
-                at,
-                caller,
-                message,
-                fields,
-            },
-        );
+        build(&mut out, format, &Event { level: Level::Info, at, caller, message, fields });
         String::from_utf8(out).expect("UTF-8")
     }
 
@@ -345,15 +304,8 @@ mod tests {
 
     #[test]
     fn text_is_escaped() {
-        let line = check(
-            LogFormat::Json,
-            "a \"quoted\"\n\\ line\u{1}",
-            &[Field::new("none", &None::<u64>)],
-        );
-        assert!(
-            line.contains(r#""msg":"a \"quoted\"\n\\ line\u0001","none":null}"#),
-            "{line}"
-        );
+        let line = check(LogFormat::Json, "a \"quoted\"\n\\ line\u{1}", &[Field::new("none", &None::<u64>)]);
+        assert!(line.contains(r#""msg":"a \"quoted\"\n\\ line\u0001","none":null}"#), "{line}");
         serde_json::from_str::<serde_json::Value>(&line).expect("JSON");
     }
 

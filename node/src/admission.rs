@@ -1,1 +1,170 @@
-//! (being written)
+//! Before the log: what is malformed, too large or over quota never gets further.
+//!
+//! Only an [`Admitted`] command can be proposed, and only this module makes one: the type is the proof that the checks
+//! were made. The order is etcd's: space first, then shape, then size. Everything that could make apply go wrong is
+//! refused here and, since a peer's entry has not passed here, checked again in apply.
+
+pub(crate) mod shape;
+pub(crate) mod space;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use kuorum_proto::etcdserverpb::{
+    AlarmRequest, CompactionRequest, DeleteRangeRequest, LeaseCheckpointRequest, LeaseGrantRequest, LeaseRevokeRequest,
+    PutRequest, RangeRequest, TxnRequest,
+};
+use kuorum_proto::membershippb::ClusterMemberAttrSetRequest;
+use prost::Message;
+
+use crate::command::{self, Command};
+use crate::mvcc::query::RangeQuery;
+use crate::refusal::Refusal;
+
+/// Largest TTL a lease may have, in seconds (etcd: lease.MaxLeaseTTL).
+const LEASE_TTL_SECONDS_MAX: i64 = 9_000_000_000;
+
+/// A command that passed every check.
+pub(crate) struct Admitted(Command);
+
+impl Admitted {
+    pub(crate) fn encode(self) -> Bytes {
+        // No policy can be active in this release, so every command is judged under epoch 0.
+        self.0.encode(0)
+    }
+}
+
+/// Bounds of this member, from its flags.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) request_bytes_max: usize,
+    pub(crate) txn_operations_max: usize,
+    /// Size of the store past which writes are refused; `None` when the quota is off.
+    pub(crate) quota_bytes: Option<u64>,
+}
+
+/// The gate every request passes.
+#[derive(Clone)]
+pub(crate) struct Gate {
+    limits: Limits,
+    sizes: space::Sizes,
+    /// Set while a write of the log waits for room on the disk.
+    disk_full: Arc<AtomicBool>,
+}
+
+impl Gate {
+    pub(crate) fn new(limits: Limits, sizes: space::Sizes, disk_full: Arc<AtomicBool>) -> Gate {
+        Gate { limits, sizes, disk_full }
+    }
+
+    /// # Errors
+    /// `NoSpace` when the store would outgrow its quota, else what is wrong with the request.
+    pub(crate) fn put(&self, request: PutRequest) -> Result<Admitted, Refusal> {
+        self.check_space(space::put_cost(&request))?;
+        shape::check_put(&request)?;
+        self.admit(Command::Put(request))
+    }
+
+    pub(crate) fn delete_range(&self, request: DeleteRangeRequest) -> Result<Admitted, Refusal> {
+        shape::check_delete(&request)?;
+        self.admit(Command::DeleteRange(request))
+    }
+
+    /// Checks a transaction that writes. See [`Gate::read_only_txn`] for one that only reads.
+    pub(crate) fn txn(&self, request: TxnRequest) -> Result<Admitted, Refusal> {
+        self.check_space(space::txn_cost(&request))?;
+        shape::check_txn(&request, self.limits.txn_operations_max)?;
+        self.admit(Command::Txn(request))
+    }
+
+    /// Checks a transaction of reads alone, which is not proposed.
+    pub(crate) fn read_only_txn(&self, request: &TxnRequest) -> Result<(), Refusal> {
+        shape::check_txn(request, self.limits.txn_operations_max)
+    }
+
+    /// Decodes a transaction from the wire. One that nests deeper than its budget of operations allows is refused
+    /// without being decoded.
+    pub(crate) fn decode_txn(&self, bytes: Bytes) -> Result<TxnRequest, Refusal> {
+        // Each level needs at least one operation of the budget to hold the next.
+        if command::txn_depth(&bytes) > (self.limits.txn_operations_max + 1).min(command::TXN_DEPTH_MAX) {
+            return Err(Refusal::TooManyOperations);
+        }
+        command::decode_txn(bytes).map_err(|error| Refusal::Internal(error.to_string()))
+    }
+
+    pub(crate) fn compact(&self, request: CompactionRequest) -> Result<Admitted, Refusal> {
+        self.admit(Command::Compact(request))
+    }
+
+    /// Checks a grant. The id must be chosen by now: every member has to use the same.
+    pub(crate) fn lease_grant(&self, request: LeaseGrantRequest) -> Result<Admitted, Refusal> {
+        self.check_space(space::LEASE_COST)?;
+        assert!(request.id != 0, "the front door chooses an id for a grant that names none");
+        if request.ttl > LEASE_TTL_SECONDS_MAX {
+            return Err(Refusal::LeaseTtlTooLarge);
+        }
+        self.admit(Command::LeaseGrant(request))
+    }
+
+    pub(crate) fn lease_revoke(&self, request: LeaseRevokeRequest) -> Result<Admitted, Refusal> {
+        self.admit(Command::LeaseRevoke(request))
+    }
+
+    pub(crate) fn lease_checkpoint(&self, request: LeaseCheckpointRequest) -> Result<Admitted, Refusal> {
+        self.admit(Command::LeaseCheckpoint(request))
+    }
+
+    /// Checks an alarm request. etcd 3.7 dies of an action outside the enum; here it is refused.
+    pub(crate) fn alarm(&self, request: AlarmRequest) -> Result<Admitted, Refusal> {
+        shape::check_alarm(&request)?;
+        self.admit(Command::Alarm(request))
+    }
+
+    /// What a member says of itself at start; not a client's request, so there is nothing to check.
+    pub(crate) fn member_attributes(&self, request: ClusterMemberAttrSetRequest) -> Result<Admitted, Refusal> {
+        self.admit(Command::MemberAttributes(request))
+    }
+
+    /// Checks a read and turns it into what the store is asked.
+    pub(crate) fn range(&self, request: RangeRequest) -> Result<RangeQuery, Refusal> {
+        shape::range_query(request)
+    }
+
+    fn check_space(&self, cost_bytes: u64) -> Result<(), Refusal> {
+        if cost_bytes == 0 {
+            return Ok(());
+        }
+        if self.disk_full.load(Ordering::Acquire) {
+            return Err(Refusal::NoSpace);
+        }
+        match self.limits.quota_bytes {
+            Some(quota) if self.sizes.allocated_bytes() + cost_bytes >= quota => Err(Refusal::NoSpace),
+            _ => Ok(()),
+        }
+    }
+
+    fn admit(&self, command: Command) -> Result<Admitted, Refusal> {
+        if command.encoded_len() > self.limits.request_bytes_max {
+            return Err(Refusal::RequestTooLarge);
+        }
+        Ok(Admitted(command))
+    }
+}
+
+impl Command {
+    /// Bytes of the request inside the entry, near enough to etcd's measure: the entry's own framing is a few bytes.
+    fn encoded_len(&self) -> usize {
+        match self {
+            Command::Put(request) => request.encoded_len(),
+            Command::DeleteRange(request) => request.encoded_len(),
+            Command::Txn(request) => request.encoded_len(),
+            Command::Compact(request) => request.encoded_len(),
+            Command::LeaseGrant(request) => request.encoded_len(),
+            Command::LeaseRevoke(request) => request.encoded_len(),
+            Command::LeaseCheckpoint(request) => request.encoded_len(),
+            Command::Alarm(request) => request.encoded_len(),
+            Command::MemberAttributes(request) => request.encoded_len(),
+        }
+    }
+}

@@ -1,1 +1,263 @@
-//! (being written)
+//! Committed entries become changes, the same on every member.
+//!
+//! Pure in what it decides: no await, no clock, no randomness; what an entry does depends on the entries before it and
+//! nothing else. A refusal is such a decision: it is answered, and the entry counts as applied. A failure of the store is
+//! not: the process stops, since it no longer knows what it holds.
+//!
+//! The apply thread ([`thread`]) takes everything that is committed, applies it as one batch, commits that batch with its
+//! applied index to the store, hands the events to the watchers, and then answers.
+
+pub(crate) mod thread;
+mod txn;
+
+use kuorum_proto::etcdserverpb::{
+    AlarmRequest, AlarmResponse, AlarmType, CompactionRequest, CompactionResponse, DeleteRangeRequest,
+    DeleteRangeResponse, LeaseCheckpointRequest, LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest,
+    LeaseRevokeResponse, PutRequest, PutResponse, ResponseHeader, TxnResponse, alarm_request,
+};
+
+use kuorum_proto::membershippb::ClusterMemberAttrSetRequest;
+
+use crate::admission::{shape, space};
+use crate::alarm::{self, Alarms};
+use crate::cluster::{self, MemberId, Members};
+use crate::command::Command;
+use crate::consensus::answers::Answer;
+use crate::lease::{LeaseId, LeaseRow, Leases};
+use crate::log::{EntryKind, LogEntry};
+use crate::mvcc::revision::Revision;
+use crate::mvcc::{WriteTxn, Writer};
+use crate::refusal::Refusal;
+use crate::storage::StorageError;
+
+pub(crate) use thread::Task;
+pub(crate) use txn::read_only as read_only_txn;
+
+/// What an applied entry answers. Headers carry the revision alone; the front door fills in the rest.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Reply {
+    /// Nothing to say: a read barrier, or an entry of the leader's own.
+    Empty,
+    Put(PutResponse),
+    DeleteRange(DeleteRangeResponse),
+    Txn(TxnResponse),
+    Compact(CompactionResponse),
+    LeaseGrant(LeaseGrantResponse),
+    LeaseRevoke(LeaseRevokeResponse),
+    Alarm(AlarmResponse),
+}
+
+/// Why an entry was not carried out.
+#[derive(Debug)]
+enum Failure {
+    /// Every member refuses alike.
+    Refused(Refusal),
+    /// This member's store failed; going on would diverge.
+    Fatal(StorageError),
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        Failure::Refused(refusal)
+    }
+}
+
+impl From<crate::mvcc::query::Refusal> for Failure {
+    fn from(refusal: crate::mvcc::query::Refusal) -> Failure {
+        Failure::Refused(refusal.into())
+    }
+}
+
+impl From<StorageError> for Failure {
+    fn from(error: StorageError) -> Failure {
+        Failure::Fatal(error)
+    }
+}
+
+/// The replicated state and the rules that change it.
+pub(crate) struct Applier {
+    writer: Writer,
+    leases: Leases,
+    alarms: Alarms,
+    members: Members,
+    /// Compactions applied since the last look, for whoever carries them out on disk.
+    compacted: Option<Revision>,
+}
+
+impl Applier {
+    pub(crate) fn new(writer: Writer, leases: Leases, alarms: Alarms, members: Members) -> Applier {
+        Applier { writer, leases, alarms, members, compacted: None }
+    }
+
+    /// Carries out one entry, as part of the batch under way.
+    ///
+    /// # Errors
+    /// A failure of the store, which is fatal.
+    pub(crate) fn apply(&mut self, entry: LogEntry) -> Result<Answer, StorageError> {
+        match entry.kind {
+            EntryKind::Normal if entry.data.is_empty() => return Ok(Ok(Reply::Empty)),
+            EntryKind::Normal => {}
+            EntryKind::ConfChange | EntryKind::ConfChangeV2 => {
+                let what = "changing the membership is not in this release";
+                return Ok(Err(Refusal::Unimplemented(what)));
+            }
+        }
+        let index = entry.index;
+        let command = match Command::decode(entry.data) {
+            Ok((_, command)) => command,
+            Err(error) => {
+                crate::warn!("skipped a log entry that is no command", index = index, error = error.to_string());
+                return Ok(Err(Refusal::Internal(error.to_string())));
+            }
+        };
+        match self.carry_out(command) {
+            Ok(reply) => Ok(Ok(reply)),
+            Err(Failure::Refused(refusal)) => Ok(Err(refusal)),
+            Err(Failure::Fatal(error)) => Err(error),
+        }
+    }
+
+    fn carry_out(&mut self, command: Command) -> Result<Reply, Failure> {
+        self.check_alarms(&command)?;
+        match command {
+            Command::Put(request) => self.put(request),
+            Command::DeleteRange(request) => self.delete_range(&request),
+            Command::Txn(request) => {
+                // A peer's entry has not passed this member's admission; what could harm is looked at again.
+                shape::check_txn(&request, usize::MAX)?;
+                let mut txn = self.writer.txn();
+                let response = txn::execute(&mut txn, &self.leases, request)?;
+                txn.finish();
+                Ok(Reply::Txn(response))
+            }
+            Command::Compact(request) => self.compact(&request),
+            Command::LeaseGrant(request) => self.lease_grant(&request),
+            Command::LeaseRevoke(request) => self.lease_revoke(&request),
+            Command::LeaseCheckpoint(request) => Ok(self.lease_checkpoint(&request)),
+            Command::Alarm(request) => self.alarm(&request),
+            Command::MemberAttributes(request) => self.member_attributes(request),
+        }
+    }
+
+    /// What raised alarms forbid: NOSPACE whatever needs space, CORRUPT everything but clearing it.
+    fn check_alarms(&self, command: &Command) -> Result<(), Refusal> {
+        if self.alarms.corrupt() && !matches!(command, Command::Alarm(_) | Command::LeaseCheckpoint(_) | Command::MemberAttributes(_)) {
+            return Err(Refusal::Corrupt);
+        }
+        let needs_space = match command {
+            Command::Put(_) | Command::LeaseGrant(_) => true,
+            Command::Txn(request) => space::txn_cost(request) > 0,
+            Command::DeleteRange(_)
+            | Command::Compact(_)
+            | Command::LeaseRevoke(_)
+            | Command::LeaseCheckpoint(_)
+            | Command::Alarm(_)
+            | Command::MemberAttributes(_) => false,
+        };
+        if needs_space && self.alarms.no_space() { Err(Refusal::NoSpace) } else { Ok(()) }
+    }
+
+    fn put(&mut self, request: PutRequest) -> Result<Reply, Failure> {
+        shape::check_put(&request)?;
+        let mut txn = self.writer.txn();
+        txn::check_put(&txn, &self.leases, &request)?;
+        let response = txn::put(&mut txn, &self.leases, request)?;
+        txn.finish();
+        Ok(Reply::Put(response))
+    }
+
+    fn delete_range(&mut self, request: &DeleteRangeRequest) -> Result<Reply, Failure> {
+        shape::check_delete(request)?;
+        let mut txn = self.writer.txn();
+        let response = txn::delete_range(&mut txn, &self.leases, request)?;
+        txn.finish();
+        Ok(Reply::DeleteRange(response))
+    }
+
+    fn compact(&mut self, request: &CompactionRequest) -> Result<Reply, Failure> {
+        self.writer.compact(Revision(request.revision))?;
+        self.compacted = Some(Revision(request.revision));
+        Ok(Reply::Compact(CompactionResponse { header: self.header() }))
+    }
+
+    fn lease_grant(&mut self, request: &LeaseGrantRequest) -> Result<Reply, Failure> {
+        if request.id == 0 {
+            return Err(Refusal::LeaseNotFound.into());
+        }
+        let (ttl, row) = self.leases.grant(LeaseId(request.id), request.ttl)?;
+        self.keep(row);
+        Ok(Reply::LeaseGrant(LeaseGrantResponse { header: self.header(), id: request.id, ttl, error: String::new() }))
+    }
+
+    fn lease_revoke(&mut self, request: &LeaseRevokeRequest) -> Result<Reply, Failure> {
+        let (keys, row) = self.leases.revoke(LeaseId(request.id))?;
+        let mut txn = self.writer.txn();
+        for key in keys {
+            // The lease is gone, and so are its attachments: nothing to detach.
+            txn.delete_range(&key, &[]);
+        }
+        txn.finish();
+        self.keep(row);
+        Ok(Reply::LeaseRevoke(LeaseRevokeResponse { header: self.header() }))
+    }
+
+    fn lease_checkpoint(&mut self, request: &LeaseCheckpointRequest) -> Reply {
+        for checkpoint in &request.checkpoints {
+            // A lease that was revoked meanwhile needs no checkpoint.
+            if let Some(row) = self.leases.checkpoint(LeaseId(checkpoint.id), checkpoint.remaining_ttl) {
+                self.keep(row);
+            }
+        }
+        Reply::Empty
+    }
+
+    fn alarm(&mut self, request: &AlarmRequest) -> Result<Reply, Failure> {
+        shape::check_alarm(request)?;
+        let action = alarm_request::AlarmAction::try_from(request.action)
+            .map_err(|_| Refusal::Invalid(format!("alarm action {}", request.action)))?;
+        let alarms = match action {
+            alarm_request::AlarmAction::Get => self.alarms.list(request.alarm),
+            // etcd takes a request to raise "none" and raises nothing.
+            alarm_request::AlarmAction::Activate if request.alarm == i32::from(AlarmType::None) => Vec::new(),
+            alarm_request::AlarmAction::Activate => vec![self.alarms.activate(request.member_id, request.alarm)],
+            alarm_request::AlarmAction::Deactivate => {
+                self.alarms.deactivate(request.member_id, request.alarm).into_iter().collect()
+            }
+        };
+        if action != alarm_request::AlarmAction::Get {
+            self.writer.sys_put(alarm::ROW, self.alarms.to_row());
+        }
+        Ok(Reply::Alarm(AlarmResponse { header: self.header(), alarms }))
+    }
+
+    fn member_attributes(&mut self, request: ClusterMemberAttrSetRequest) -> Result<Reply, Failure> {
+        let id = MemberId(request.member_id);
+        let mut member = self.members.get(id).ok_or(Refusal::MemberNotFound)?;
+        let attributes = request.member_attributes.unwrap_or_default();
+        member.name = attributes.name;
+        member.client_urls = attributes.client_urls;
+        self.members.upsert(member);
+        self.writer.sys_put(cluster::MEMBERS_ROW, self.members.to_row());
+        Ok(Reply::Empty)
+    }
+
+    fn keep(&mut self, row: LeaseRow) {
+        match row.value {
+            Some(value) => self.writer.sys_put(&row.name, value),
+            None => self.writer.sys_remove(&row.name),
+        }
+    }
+
+    fn header(&self) -> Option<ResponseHeader> {
+        header(self.writer.revision())
+    }
+}
+
+fn header(revision: Revision) -> Option<ResponseHeader> {
+    Some(ResponseHeader { revision: revision.0, ..ResponseHeader::default() })
+}
+
+/// The revision that a response inside `txn` names: the one under way once something changed.
+fn header_in(txn: &WriteTxn<'_>) -> Option<ResponseHeader> {
+    header(txn.revision())
+}

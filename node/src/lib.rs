@@ -16,13 +16,14 @@
 //! The modules below stand in that order: front door, before the log, consensus, the pure core, out again, upkeep.
 
 pub mod config;
-pub mod server;
+//pub mod server;
 
 pub(crate) mod rpc;
-pub(crate) mod http;
+//http;
 
 pub(crate) mod admission;
 pub(crate) mod command;
+pub(crate) mod refusal;
 
 pub(crate) mod consensus;
 pub mod log;
@@ -35,6 +36,8 @@ pub(crate) mod cluster;
 pub(crate) mod storage;
 
 pub(crate) mod watch;
+
+pub(crate) mod policy;
 
 pub(crate) mod maintenance;
 pub(crate) mod metrics;

@@ -1,1 +1,58 @@
-//! (being written)
+//! Upkeep: what a member does by itself, beside serving requests.
+//!
+//! Two threads. The *disk* thread ([`disk`]) does what may take long, one thing at a time: carry compactions out on disk,
+//! defragment, make the store durable, dump the key index. The *clock* thread ([`clock`]) looks at the time ten times a
+//! second: leases that ran out, compactions that are due, the room on the disk, a commit that hangs. Neither touches the
+//! replicated state; what they find becomes a proposal.
+
+pub(crate) mod clock;
+pub(crate) mod disk;
+
+use crossbeam_channel::Sender;
+use tokio::sync::{oneshot, watch};
+
+use crate::mvcc::revision::Revision;
+use crate::refusal::Refusal;
+
+/// Jobs that may wait for the disk thread. A defragmentation past it is refused; its own jobs are never lost, since a
+/// later one of a kind covers an earlier one.
+pub(crate) const JOBS_MAX: usize = 16;
+
+/// What the disk thread is asked to do on behalf of a client.
+pub(crate) enum Job {
+    /// Rewrite the store without what is dead in it; answers once done.
+    Defragment(oneshot::Sender<Result<(), Refusal>>),
+}
+
+/// How handlers reach the upkeep. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Upkeep {
+    jobs: Sender<Job>,
+    /// The revision up to which compactions have been carried out on disk.
+    compacted: watch::Receiver<i64>,
+}
+
+impl Upkeep {
+    pub(crate) fn new(jobs: Sender<Job>, compacted: watch::Receiver<i64>) -> Upkeep {
+        Upkeep { jobs, compacted }
+    }
+
+    /// Defragments the store while it serves.
+    ///
+    /// # Errors
+    /// `TooManyRequests` when [`JOBS_MAX`] wait already; what the store says when it fails.
+    pub(crate) async fn defragment(&self) -> Result<(), Refusal> {
+        let (done, answer) = oneshot::channel();
+        self.jobs.try_send(Job::Defragment(done)).map_err(|_| Refusal::TooManyRequests)?;
+        answer.await.map_err(|_| Refusal::Stopped)?
+    }
+
+    /// Resolves once the compaction to this revision, or a later one, is carried out on disk.
+    pub(crate) async fn compaction_done(&self, revision: Revision) -> Result<(), Refusal> {
+        let mut compacted = self.compacted.clone();
+        match compacted.wait_for(|done| *done >= revision.0).await {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Refusal::Stopped),
+        }
+    }
+}

@@ -1,1 +1,269 @@
-//! (being written)
+//! Wiring: builds the parts, starts their threads, stops them in reverse. Decides nothing else.
+
+mod data_dir;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use crossbeam_channel::Sender;
+use kuorum_proto::membershippb::{Attributes, ClusterMemberAttrSetRequest};
+
+use crate::admission::{self, Gate, space};
+use crate::alarm::Alarms;
+use crate::apply::Applier;
+use crate::cluster::{Facts, Members};
+use crate::config::{AutoCompaction, Config};
+use crate::consensus::answers::{Delivery, PostOffice};
+use crate::consensus::driver::{self, Driver};
+use crate::consensus::handle::Shared;
+use crate::consensus::inbox::Inbox;
+use crate::consensus::tail::Tail;
+use crate::consensus::{self, runner};
+use crate::lease::{self, Leases};
+use crate::maintenance::{self, Upkeep, clock, disk};
+use crate::mvcc::{self, Store};
+use crate::policy::compaction::{Mode, Schedule};
+use crate::{alarm, apply, cluster, metrics, rpc, trace, watch};
+use data_dir::DataDir;
+
+/// How long a start may wait for this member to lead and to apply what its log holds, before it says so and goes on
+/// waiting. Not a bound on the start itself: a long log takes the time it takes.
+const START_REMINDER: Duration = Duration::from_secs(10);
+/// Changes that may wait for the watch thread.
+const WATCH_FEED_BYTES_MAX: usize = 64 << 20;
+/// Recent changes kept for watchers that are a little behind.
+const WATCH_RECENT_BYTES_MAX: usize = 16 << 20;
+/// Bytes that may wait for one watching client.
+const WATCH_STREAM_BYTES_MAX: usize = 8 << 20;
+/// etcd's overhead over --max-request-bytes: what a gRPC message may be larger than the request in it.
+const GRPC_OVERHEAD_BYTES: usize = 512 << 10;
+
+/// Serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// One sentence that says what hinders the start, where, and what to do. Nothing on disk is changed before the listeners
+/// are bound and the data directory is found to be this member's.
+#[expect(clippy::disallowed_methods, reason = "the clock seam: monotonic time of the process starts here")]
+pub fn run(config: &Config) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let listeners = rpc::bind(&config.listen)?;
+    let data = DataDir::open(config)?;
+    let member = Running::start(config, data, started)?;
+    let serving = rpc::serve(Arc::clone(&member.node), listeners, member.office.clone(), &config.into())?;
+    crate::info!("ready to serve client requests");
+    for address in serving.client_addresses() {
+        crate::info!(
+            "serving client traffic insecurely; this is strongly discouraged!",
+            traffic = "grpc+http",
+            address = address.to_string()
+        );
+    }
+    let signal = serving.wait_for_signal()?;
+    crate::info!("received signal; shutting down", signal = signal);
+    serving.stop();
+    member.stop();
+    crate::info!("stopped");
+    Ok(())
+}
+
+/// A member whose threads run.
+struct Running {
+    node: Arc<rpc::Node>,
+    office: PostOffice,
+    raft: runner::Running,
+    apply_inbox: Arc<Inbox<apply::Task>>,
+    apply: JoinHandle<()>,
+    watch: watch::Running,
+    clock: JoinHandle<()>,
+    disk: JoinHandle<()>,
+    /// Dropping it ends the clock and disk threads.
+    stop: Sender<()>,
+}
+
+impl Running {
+    fn start(config: &Config, data: DataDir, started: Instant) -> anyhow::Result<Running> {
+        let facts = Arc::new(Facts::new(data.identity.cluster_id, data.identity.member_id));
+        let office = PostOffice::new(rpc::shards());
+        let shared = Arc::new(Shared::new(data.applied.index));
+        let inbox = Arc::new(Inbox::new());
+        let handle = consensus::Handle::new(Arc::clone(&inbox), Arc::clone(&shared));
+        let disk_low = Arc::new(AtomicBool::new(false));
+        let sizes = space::Sizes::default();
+        sizes.set_allocated_bytes(data.store.sizes().allocated_bytes);
+        let limits = admission::Limits {
+            request_bytes_max: config.limits.request_bytes_max,
+            txn_operations_max: config.limits.txn_ops_max,
+            quota_bytes: config.limits.quota_bytes,
+        };
+        let gate = Gate::new(limits, sizes.clone(), Arc::clone(&disk_low));
+        let (leases, alarms) = recover(config, &data.store)?;
+        let (stop, stopped) = crossbeam_channel::bounded(0);
+        let (jobs, disk_jobs) = crossbeam_channel::bounded(maintenance::JOBS_MAX);
+        let (compactions, compactions_due) = crossbeam_channel::bounded(1);
+        let (durability, durability_wanted) = crossbeam_channel::bounded(1);
+        let (compacted, compacted_seen) = tokio::sync::watch::channel(0);
+
+        let (hub, feed, watch) = watch::start(data.store.clone(), Arc::clone(&facts), watch_options(config), started)?;
+        let apply_inbox = Arc::new(Inbox::new());
+        let apply = apply::thread::start(apply::thread::Parts {
+            applier: Applier::new(data.writer, leases.clone(), alarms.clone(), data.members.clone()),
+            inbox: Arc::clone(&apply_inbox),
+            delivery: Delivery::new(office.clone()),
+            shared: Arc::clone(&shared),
+            feed,
+            compactions,
+            applied: data.applied,
+            sizes: sizes.clone(),
+        })?;
+        let driver = driver(config, &data.identity, &data.members, data.recovered, data.applied.index)?;
+        let raft = runner::start(runner::Parts {
+            driver,
+            inbox,
+            log: data.log,
+            apply: Arc::clone(&apply_inbox),
+            delivery: Delivery::new(office.clone()),
+            shared,
+            facts: Arc::clone(&facts),
+            tick: config.raft.heartbeat_interval,
+            disk_full: Arc::clone(&disk_low),
+            durability,
+        })?;
+        let clock = clock::start(clock::Parts {
+            store: data.store.clone(),
+            consensus: handle.clone(),
+            gate: gate.clone(),
+            leases: leases.clone(),
+            sizes,
+            schedule: Schedule::new(mode(config.compaction.auto), clock::now_ms(started)),
+            data_dir: data.path,
+            disk_low,
+            started,
+            stop: stopped.clone(),
+        })?;
+        let disk = disk::start(disk::Parts {
+            store: data.store.clone(),
+            consensus: handle.clone(),
+            jobs: disk_jobs,
+            compactions: compactions_due,
+            durability: durability_wanted,
+            stop: stopped,
+            compacted,
+            compaction_pause: config.compaction.pause,
+        })?;
+        introduce(config, &handle, &gate, &facts)?;
+        let node = Arc::new(rpc::Node {
+            limits,
+            facts,
+            consensus: handle,
+            store: data.store,
+            leases,
+            alarms,
+            members: data.members,
+            watch: hub,
+            upkeep: Upkeep::new(jobs, compacted_seen),
+            gate,
+            started,
+        });
+        Ok(Running { node, office, raft, apply_inbox, apply, watch, clock, disk, stop, _lock: data.lock })
+    }
+
+    /// Stops in reverse: nobody proposes any more, then the log, then apply, then who looks at what was applied.
+    fn stop(self) {
+        drop(self.stop);
+        join(self.clock);
+        self.raft.stop();
+        self.apply_inbox.push(apply::Task::Stop);
+        join(self.apply);
+        self.watch.stop();
+        join(self.disk);
+    }
+}
+
+fn join(thread: JoinHandle<()>) {
+    thread.join().expect("a thread of the node ends the process rather than panic");
+}
+
+/// Leases and alarms as the store keeps them, and the keys attached to each lease.
+fn recover(config: &Config, store: &Store) -> anyhow::Result<(Leases, Alarms)> {
+    let tick_ms = u64::try_from(config.raft.heartbeat_interval.as_millis())?;
+    let leases = Leases::new(lease::ttl_seconds_min(config.raft.election_ticks as u64, tick_ms));
+    for (name, value) in store.sys_scan(Leases::row_prefix())? {
+        anyhow::ensure!(leases.recover_row(&name, &value), "a lease's row in the store is damaged; restore it");
+    }
+    store.leased_keys(&mut |lease, key| leases.reattach(&bytes::Bytes::copy_from_slice(key), 0, lease));
+    let alarms = Alarms::default();
+    if let Some(row) = store.sys_get(alarm::ROW)? {
+        anyhow::ensure!(alarms.recover(&row), "the alarms' row in the store is damaged; restore it");
+    }
+    Ok((leases, alarms))
+}
+
+/// The consensus driver over the recovered log.
+fn driver(
+    config: &Config,
+    identity: &cluster::Identity,
+    members: &Members,
+    recovered: crate::log::Recovered,
+    applied: u64,
+) -> anyhow::Result<Driver> {
+    let mut hard_state = recovered.hard_state;
+    // What is applied was committed; the log may not have heard of it when the process died.
+    hard_state.commit = hard_state.commit.max(applied);
+    let before = (recovered.before.index, recovered.before.term);
+    let (learners, voters): (Vec<_>, Vec<_>) = members.list().into_iter().partition(|member| member.is_learner);
+    let ids = |members: Vec<cluster::Member>| members.into_iter().map(|member| member.id.0).collect::<Vec<_>>();
+    let mut tail = Tail::new(before, &hard_state, &ids(voters), &ids(learners));
+    tail.extend(recovered.entries);
+    let options = driver::Options {
+        member_id: identity.member_id.0,
+        tick_ms: u64::try_from(config.raft.heartbeat_interval.as_millis())?,
+        election_ticks: config.raft.election_ticks as u64,
+        pre_vote: config.raft.pre_vote,
+        snapshot_entries: config.raft.snapshot_entries,
+        catch_up_entries: config.raft.catch_up_entries,
+        applied,
+        boot_nonce: rand::random(),
+    };
+    Driver::new(tail, options).map_err(anyhow::Error::msg)
+}
+
+/// Tells the cluster this member's name and client URLs, and so waits until it leads and has applied its log.
+fn introduce(config: &Config, consensus: &consensus::Handle, gate: &Gate, facts: &Facts) -> anyhow::Result<()> {
+    let client_urls = config.cluster.advertise_client_urls.iter().map(|url| url.text.clone()).collect();
+    let request = ClusterMemberAttrSetRequest {
+        member_id: facts.member_id.0,
+        member_attributes: Some(Attributes { name: config.member.name.clone(), client_urls }),
+    };
+    loop {
+        let command = gate.member_attributes(request.clone()).map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
+        match consensus.propose_and_wait(command, START_REMINDER) {
+            Ok(_) => return Ok(()),
+            Err(refusal) => crate::info!("still bringing the store up to date with the log", state = refusal.to_string()),
+        }
+    }
+}
+
+fn watch_options(config: &Config) -> watch::Options {
+    watch::Options {
+        fragment_bytes: config.limits.request_bytes_max + GRPC_OVERHEAD_BYTES,
+        progress_interval_ms: u64::try_from(config.upkeep.watch_progress_interval.as_millis()).unwrap_or(u64::MAX),
+        feed_bytes_max: WATCH_FEED_BYTES_MAX,
+        recent_bytes_max: WATCH_RECENT_BYTES_MAX,
+        stream_bytes_max: WATCH_STREAM_BYTES_MAX,
+    }
+}
+
+fn mode(auto: AutoCompaction) -> Mode {
+    match auto {
+        AutoCompaction::Off => Mode::Off,
+        AutoCompaction::Periodic(retention) => {
+            Mode::Periodic { retention_ms: u64::try_from(retention.as_millis()).unwrap_or(u64::MAX) }
+        }
+        AutoCompaction::Revision(retention) => Mode::Revision { retention },
+    }
+}

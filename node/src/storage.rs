@@ -1,1 +1,309 @@
-//! (being written)
+//! The store's rows on disk: spaces, batches, views. The only module that names fjall.
+//!
+//! Rows are bytes here; `mvcc::row` says what they mean, and hands in the rule by which a compaction of the engine drops
+//! versions that nobody can read any more. A batch is atomic and not synced: the Raft log is what makes a write durable,
+//! and [`Storage::persist`] is called from time to time so that little of the log has to be replayed.
+//!
+//! Traps of the engine that are minded here (fjall 3.1): a failed write poisons the database, after which every commit
+//! fails and the process has to stop; the engine compacts only after flushes, so a compaction is nudged by rotating;
+//! FIFO compaction, key-value separation and `clear()` are not used.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::ops::Bound;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use fjall::compaction::filter::{CompactionFilter, Context, Factory, ItemAccessor, Verdict};
+use fjall::config::{CompressionPolicy, FilterPolicy, FilterPolicyEntry, BloomConstructionPolicy};
+use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable as _, Snapshot};
+use lsm_tree::AbstractTree as _;
+
+/// Memory for blocks read from disk.
+const BLOCK_CACHE_BYTES: u64 = 64 << 20;
+/// Journal on disk before the engine flushes what is in it.
+const JOURNAL_BYTES_MAX: u64 = 256 << 20;
+/// Rows in memory before they are flushed to a table.
+const MEMTABLE_BYTES_MAX: u64 = 32 << 20;
+/// Threads for flushes and compactions. Two, so that a flush need not wait for a compaction.
+const WORKER_THREADS: usize = 2;
+
+/// The spaces of the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Space {
+    /// Versions of keys, in key order, newest first.
+    Kv,
+    /// Changes, in revision order.
+    Rev,
+    /// Everything else, under fixed names.
+    Sys,
+}
+
+/// Decides which versions a compaction of the engine may drop. Made anew for each compaction and shown the rows of one
+/// run of tables in key order.
+pub(crate) trait RowFilter: Send {
+    /// Whether the row is to be dropped.
+    fn drops(&mut self, key: &[u8], value: &[u8]) -> bool;
+}
+
+/// Makes a [`RowFilter`] for the space [`Space::Kv`].
+// A seam, since the engine calls into the rules of `mvcc`, which stands above this module.
+pub(crate) type MakeRowFilter = Arc<dyn Fn() -> Box<dyn RowFilter> + Send + Sync + std::panic::RefUnwindSafe>;
+
+/// A failure of the store. Fatal for a write; a read may be tried again.
+#[derive(Debug)]
+pub(crate) enum StorageError {
+    Open { path: PathBuf, source: Box<fjall::Error> },
+    Io { path: PathBuf, source: io::Error },
+    Engine { what: &'static str, source: Box<fjall::Error> },
+    /// A row that does not say what its place demands.
+    Damaged { what: &'static str },
+}
+
+impl fmt::Display for StorageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StorageError::Open { path, source } => match source.as_ref() {
+                fjall::Error::Locked => write!(f, "{}: the store is open in another process", path.display()),
+                fjall::Error::Io(error) => write!(f, "{}: the store can't be opened ({error})", path.display()),
+                error => write!(
+                    f,
+                    "{}: the store is damaged ({error:?}): remove this directory to have it built again from the log, or \
+                     restore a backup",
+                    path.display()
+                ),
+            },
+            StorageError::Io { path, source } => write!(f, "{}: {source}", path.display()),
+            StorageError::Engine { what, source } => write!(f, "{what}: {source:?}"),
+            StorageError::Damaged { what } => write!(f, "the store is damaged: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for StorageError {}
+
+fn engine(what: &'static str) -> impl FnOnce(fjall::Error) -> StorageError {
+    move |source| StorageError::Engine { what, source: Box::new(source) }
+}
+
+/// The open store. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Storage(Arc<Inner>);
+
+struct Inner {
+    database: Database,
+    kv: Keyspace,
+    rev: Keyspace,
+    sys: Keyspace,
+    path: PathBuf,
+    /// Commits begun and ended, so that one that hangs can be named.
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl Storage {
+    /// Opens the store in a directory of its own, or makes it.
+    ///
+    /// # Errors
+    /// What hinders it, with the path and what to do.
+    pub(crate) fn open(path: &Path, make_filter: MakeRowFilter) -> Result<Storage, StorageError> {
+        if path.exists() && !path.is_dir() {
+            let source = io::Error::from(io::ErrorKind::NotADirectory);
+            return Err(StorageError::Io { path: path.to_owned(), source });
+        }
+        let failed = |source| StorageError::Open { path: path.to_owned(), source: Box::new(source) };
+        let filters: Arc<dyn Factory> = Arc::new(Filters(make_filter));
+        let database = Database::builder(path)
+            .cache_size(BLOCK_CACHE_BYTES)
+            .max_journaling_size(JOURNAL_BYTES_MAX)
+            .journal_compression(CompressionType::None)
+            .manual_journal_persist(true)
+            .worker_threads(WORKER_THREADS)
+            .with_compaction_filter_factories(Arc::new(move |space| (space == "kv").then(|| Arc::clone(&filters))))
+            .open()
+            .map_err(failed)?;
+        let options = || {
+            KeyspaceCreateOptions::default()
+                .manual_journal_persist(true)
+                .max_memtable_size(MEMTABLE_BYTES_MAX)
+                .data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))
+        };
+        // Rows of `rev` are never looked up one by one.
+        let unfiltered =
+            || options().filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(0.0))));
+        let kv = database.keyspace("kv", options).map_err(failed)?;
+        let rev = database.keyspace("rev", unfiltered).map_err(failed)?;
+        let sys = database.keyspace("sys", options).map_err(failed)?;
+        let (begun, ended) = (AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Storage(Arc::new(Inner { database, kv, rev, sys, path: path.to_owned(), begun, ended })))
+    }
+
+    pub(crate) fn batch(&self) -> Batch {
+        Batch { storage: self.clone(), rows: self.0.database.batch() }
+    }
+
+    /// A view of all spaces as of the last commit. To be dropped soon: it keeps old tables alive.
+    pub(crate) fn view(&self) -> View {
+        View { storage: self.clone(), snapshot: self.0.database.snapshot() }
+    }
+
+    /// The newest row under this key.
+    pub(crate) fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
+        let row = self.space(space).get(key).map_err(engine("a row can't be read"))?;
+        Ok(row.map(Bytes::from))
+    }
+
+    /// Makes every commit so far durable.
+    pub(crate) fn persist(&self) -> Result<(), StorageError> {
+        self.0.database.persist(PersistMode::SyncAll).map_err(engine("the store can't be synced"))
+    }
+
+    /// Flushes what is in memory to tables, so that the engine looks for something to compact.
+    pub(crate) fn nudge(&self) -> Result<(), StorageError> {
+        for space in [&self.0.kv, &self.0.rev] {
+            space.rotate_memtable().map_err(engine("rows in memory can't be flushed"))?;
+        }
+        Ok(())
+    }
+
+    /// Rewrites all tables without what is dropped in them. Reads and writes go on meanwhile.
+    pub(crate) fn rewrite(&self) -> Result<(), StorageError> {
+        for space in [&self.0.kv, &self.0.rev, &self.0.sys] {
+            space.rotate_memtable_and_wait().map_err(engine("rows in memory can't be flushed"))?;
+            space.major_compact().map_err(engine("tables can't be rewritten"))?;
+        }
+        // Another turn of the journal, so that the one the rewritten rows came from can go.
+        for space in [&self.0.kv, &self.0.rev, &self.0.sys] {
+            space.rotate_memtable_and_wait().map_err(engine("rows in memory can't be flushed"))?;
+        }
+        Ok(())
+    }
+
+    /// Drops the tables of `rev` all of whose rows lie in the range, as a whole; others stay as they are.
+    pub(crate) fn drop_rev_tables(&self, below: &[u8]) -> Result<(), StorageError> {
+        let range = (Bound::Unbounded, Bound::Excluded(below));
+        self.0
+            .rev
+            .tree
+            .drop_range::<&[u8], _>(range)
+            .map_err(|error| engine("old tables can't be dropped")(fjall::Error::Storage(error)))
+    }
+
+    /// Bytes allocated on disk for the store.
+    pub(crate) fn allocated_bytes(&self) -> u64 {
+        allocated_bytes(&self.0.path)
+    }
+
+    /// The number of the commit under way, if there is one.
+    pub(crate) fn commit_under_way(&self) -> Option<u64> {
+        let begun = self.0.begun.load(Ordering::Acquire);
+        (self.0.ended.load(Ordering::Acquire) != begun).then_some(begun)
+    }
+
+    fn space(&self, space: Space) -> &Keyspace {
+        match space {
+            Space::Kv => &self.0.kv,
+            Space::Rev => &self.0.rev,
+            Space::Sys => &self.0.sys,
+        }
+    }
+}
+
+/// Blocks of 512 bytes under a directory, in bytes. Files come and go while the engine works; one that is gone counts as
+/// nothing.
+fn allocated_bytes(dir: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(dir) else { return 0 };
+    let size = |entry: io::Result<fs::DirEntry>| {
+        let Ok(entry) = entry else { return 0 };
+        match entry.metadata() {
+            Ok(metadata) if metadata.is_dir() => allocated_bytes(&entry.path()),
+            Ok(metadata) => metadata.blocks() * 512,
+            Err(_) => 0,
+        }
+    };
+    entries.map(size).sum()
+}
+
+/// Rows to be written together or not at all.
+pub(crate) struct Batch {
+    storage: Storage,
+    rows: fjall::OwnedWriteBatch,
+}
+
+impl Batch {
+    pub(crate) fn put(&mut self, space: Space, key: impl Into<Bytes>, value: impl Into<Bytes>) {
+        self.rows.insert(self.storage.space(space), fjall::Slice::from(key.into()), fjall::Slice::from(value.into()));
+    }
+
+    pub(crate) fn remove(&mut self, space: Space, key: impl Into<Bytes>) {
+        self.rows.remove(self.storage.space(space), fjall::Slice::from(key.into()));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Writes the rows. From a plain thread: the engine makes the writer wait when it can't keep up.
+    ///
+    /// # Errors
+    /// Fatal: whether the rows are in the store is not known.
+    pub(crate) fn commit(self) -> Result<(), StorageError> {
+        self.storage.0.begun.fetch_add(1, Ordering::AcqRel);
+        let result = self.rows.commit();
+        self.storage.0.ended.fetch_add(1, Ordering::AcqRel);
+        result.map_err(engine("a batch can't be written"))
+    }
+}
+
+/// All spaces as of one commit.
+pub(crate) struct View {
+    storage: Storage,
+    snapshot: Snapshot,
+}
+
+/// One row: key and value.
+pub(crate) type Row = (Bytes, Bytes);
+
+impl View {
+    pub(crate) fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
+        let row = self.snapshot.get(self.storage.space(space), key).map_err(engine("a row can't be read"))?;
+        Ok(row.map(Bytes::from))
+    }
+
+    /// The rows between the bounds, in key order.
+    pub(crate) fn scan(
+        &self,
+        space: Space,
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+    ) -> impl DoubleEndedIterator<Item = Result<Row, StorageError>> + use<> {
+        self.snapshot.range::<&[u8], _>(self.storage.space(space), bounds).map(|guard| {
+            let (key, value) = guard.into_inner().map_err(engine("rows can't be read"))?;
+            Ok((Bytes::from(key), Bytes::from(value)))
+        })
+    }
+}
+
+struct Filters(MakeRowFilter);
+
+impl Factory for Filters {
+    fn name(&self) -> &'static str {
+        "kuorum-versions"
+    }
+
+    fn make_filter(&self, _: &Context) -> Box<dyn CompactionFilter> {
+        Box::new(Filter((self.0)()))
+    }
+}
+
+struct Filter(Box<dyn RowFilter>);
+
+impl CompactionFilter for Filter {
+    fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> lsm_tree::Result<Verdict> {
+        // A row is written once under its key, so nothing older can show through where it is taken away.
+        Ok(if self.0.drops(item.key(), &item.value()?) { Verdict::Destroy } else { Verdict::Keep })
+    }
+}

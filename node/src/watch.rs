@@ -1,1 +1,235 @@
-//! (being written)
+//! Watches: changes go out to whoever asked for them, in order, each once.
+//!
+//! One thread, the *watch* thread, owns every watcher ([`core`]). The apply thread hands it each batch of changes right
+//! after the commit; streams hand it their requests; it puts encoded responses into each stream's outbox, from which the
+//! stream's shard sends them. The queue into the thread is one: a request made after a write was acknowledged is looked
+//! at after that write.
+//!
+//! Bounds: changes that wait for the thread ([`Options::feed_bytes_max`]; past it they are not passed on, and watchers
+//! catch up from the store), recent changes kept ([`Options::recent_bytes_max`]), bytes that wait for one client
+//! ([`Options::stream_bytes_max`]).
+
+mod core;
+mod encode;
+mod intervals;
+mod outbox;
+mod recent;
+mod synced;
+mod watcher;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use kuorum_proto::etcdserverpb::WatchCreateRequest;
+
+use self::core::{Core, Counts, Event};
+use crate::cluster::Facts;
+use crate::consensus::inbox::Inbox;
+use crate::maintenance::clock::now_ms;
+use crate::metrics;
+use crate::mvcc::{Committed, Store};
+use crate::watch::outbox::Outbox;
+
+/// How long the watch thread sleeps without work: the precision of progress notices.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Bytes that may wait for a client before its further requests are left unread.
+const UNREAD_BYTES_MAX: usize = 32 << 20;
+
+/// Bounds and intervals.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// Size at which a response is split for a watcher that asked for fragments.
+    pub(crate) fragment_bytes: usize,
+    pub(crate) progress_interval_ms: u64,
+    /// Changes that may wait for the watch thread.
+    pub(crate) feed_bytes_max: usize,
+    /// Recent changes kept for watchers that are a little behind.
+    pub(crate) recent_bytes_max: usize,
+    /// Bytes that may wait for one client before its watchers are put behind.
+    pub(crate) stream_bytes_max: usize,
+}
+
+struct Queue {
+    events: Inbox<Message>,
+    /// Bytes of changes that wait in `events`.
+    waiting_bytes: AtomicUsize,
+    next_stream: AtomicU64,
+}
+
+enum Message {
+    Event(Event),
+    Changes(Committed, usize),
+    Stop,
+}
+
+/// Where streams are opened. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Hub {
+    queue: Arc<Queue>,
+    resume_bytes: usize,
+}
+
+/// Where the apply thread puts what it committed.
+pub(crate) struct Feed {
+    queue: Arc<Queue>,
+    bytes_max: usize,
+}
+
+/// The watch thread.
+pub(crate) struct Running {
+    queue: Arc<Queue>,
+    thread: JoinHandle<()>,
+}
+
+impl Running {
+    /// Closes every stream and ends the thread.
+    pub(crate) fn stop(self) {
+        self.queue.events.push(Message::Stop);
+        self.thread.join().expect("the watch thread does not panic: it has no input that it trusts");
+    }
+}
+
+/// Starts the watch thread.
+pub(crate) fn start(
+    store: Store,
+    facts: Arc<Facts>,
+    options: Options,
+    started: Instant,
+) -> std::io::Result<(Hub, Feed, Running)> {
+    let queue = Arc::new(Queue {
+        events: Inbox::new(),
+        waiting_bytes: AtomicUsize::new(0),
+        next_stream: AtomicU64::new(0),
+    });
+    let thread = std::thread::Builder::new().name("watch".into()).spawn({
+        let queue = Arc::clone(&queue);
+        move || run(&queue, Core::new(store, facts, options), started)
+    })?;
+    let hub = Hub { queue: Arc::clone(&queue), resume_bytes: options.stream_bytes_max / 2 };
+    let feed = Feed { queue: Arc::clone(&queue), bytes_max: options.feed_bytes_max };
+    Ok((hub, feed, Running { queue, thread }))
+}
+
+fn run(queue: &Queue, mut core: Core, started: Instant) {
+    let mut messages = Vec::new();
+    let mut more = false;
+    loop {
+        queue.events.take(&mut messages, if more { Duration::ZERO } else { TICK });
+        for message in messages.drain(..) {
+            match message {
+                Message::Event(event) => core.handle(event),
+                Message::Changes(committed, bytes) => {
+                    queue.waiting_bytes.fetch_sub(bytes, Ordering::AcqRel);
+                    let Committed { revision, compacted, changes } = committed;
+                    core.handle(Event::Published { revision, compacted, changes });
+                }
+                Message::Stop => {
+                    core.close_all();
+                    return;
+                }
+            }
+        }
+        core.handle(Event::Tick { now_ms: now_ms(started) });
+        more = core.catch_up();
+        show(core.counts());
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "gauges are floats, and counts stay far below 2^53")]
+fn show(counts: Counts) {
+    let metrics = &metrics::get().watch;
+    metrics.streams.set(counts.streams as f64);
+    metrics.watchers.set(counts.watchers as f64);
+    metrics.slow_watchers.set(counts.slow_watchers as f64);
+}
+
+impl Feed {
+    /// Hands on what was committed. Never waits for a client.
+    pub(crate) fn publish(&mut self, committed: Committed) {
+        let size = |change: &crate::mvcc::query::Change| change.kv.key.len() + change.kv.value.len() + 64;
+        let bytes: usize = committed.changes.iter().map(size).sum();
+        let waiting = self.queue.waiting_bytes.load(Ordering::Acquire);
+        if waiting > 0 && waiting + bytes > self.bytes_max {
+            let Committed { revision, compacted, .. } = committed;
+            self.queue.events.push(Message::Event(Event::Skipped { revision, compacted }));
+            return;
+        }
+        self.queue.waiting_bytes.fetch_add(bytes, Ordering::AcqRel);
+        self.queue.events.push(Message::Changes(committed, bytes));
+    }
+}
+
+impl Hub {
+    /// Opens a stream for one client.
+    pub(crate) fn open(&self) -> (WatchRequests, WatchResponses) {
+        let stream = self.queue.next_stream.fetch_add(1, Ordering::Relaxed);
+        let outbox = Outbox::default();
+        self.queue.events.push(Message::Event(Event::Open { stream, outbox: outbox.clone() }));
+        let requests = WatchRequests { queue: Arc::clone(&self.queue), stream, outbox: outbox.clone() };
+        let responses =
+            WatchResponses { queue: Arc::clone(&self.queue), stream, outbox, resume_bytes: self.resume_bytes };
+        (requests, responses)
+    }
+}
+
+/// The client's side of a stream: what it asks for. Dropping it leaves the stream open: a client that has nothing more to
+/// ask still wants to hear.
+pub(crate) struct WatchRequests {
+    queue: Arc<Queue>,
+    stream: u64,
+    outbox: Outbox,
+}
+
+impl WatchRequests {
+    /// Resolves when another request may be made: each is answered, and the answers of a client that does not read them
+    /// must not pile up.
+    pub(crate) async fn ready(&self) {
+        self.outbox.room(UNREAD_BYTES_MAX).await;
+    }
+
+    pub(crate) fn create(&self, request: WatchCreateRequest) {
+        self.push(Event::Create { stream: self.stream, request });
+    }
+
+    pub(crate) fn cancel(&self, id: i64) {
+        self.push(Event::Cancel { stream: self.stream, id });
+    }
+
+    pub(crate) fn progress(&self) {
+        self.push(Event::Progress { stream: self.stream });
+    }
+
+    fn push(&self, event: Event) {
+        self.queue.events.push(Message::Event(event));
+    }
+}
+
+/// The server's side of a stream: encoded `WatchResponse`s, in order. Dropping it ends the stream's watchers.
+pub(crate) struct WatchResponses {
+    queue: Arc<Queue>,
+    stream: u64,
+    outbox: Outbox,
+    resume_bytes: usize,
+}
+
+impl WatchResponses {
+    /// The next response; `None` when the node stops.
+    pub(crate) async fn next(&mut self) -> Option<Bytes> {
+        let (response, waiting) = self.outbox.next().await?;
+        // Told once, on the way down past the mark; the watch thread takes it for what it is if nobody was held back.
+        if waiting <= self.resume_bytes && waiting + response.len() > self.resume_bytes {
+            self.queue.events.push(Message::Event(Event::Drained { stream: self.stream }));
+        }
+        Some(response)
+    }
+}
+
+impl Drop for WatchResponses {
+    fn drop(&mut self) {
+        self.queue.events.push(Message::Event(Event::Close { stream: self.stream }));
+    }
+}

@@ -1,0 +1,131 @@
+//! The apply thread: batches of committed entries in, answers and events out.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::Sender;
+
+use crate::admission::space::Sizes;
+use crate::apply::{Applier, Reply};
+use crate::consensus::answers::{Answer, Delivery, Waiter};
+use crate::consensus::effects::Committed;
+use crate::consensus::handle::Shared;
+use crate::consensus::inbox::Inbox;
+use crate::mvcc::AppliedMark;
+use crate::mvcc::revision::Revision;
+use crate::watch::Feed;
+
+/// Entries applied in one batch of the store. Large enough that the batch's fixed cost is spread thin, small enough that
+/// the first answer of a long backlog does not wait for the last.
+const BATCH_ENTRIES_MAX: usize = 1_024;
+/// How long the thread sleeps when there is nothing to do; it is woken by work, so this is only a bound.
+const IDLE_WAIT: Duration = Duration::from_secs(1);
+
+/// What the apply thread is given.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// Committed entries, in index order.
+    Apply(Vec<Committed>),
+    /// Reads to release once the index beside them is applied.
+    Read(Vec<(u64, Waiter)>),
+    /// Finish what came before, then end.
+    Stop,
+}
+
+/// Everything the apply thread works with.
+pub(crate) struct Parts {
+    pub(crate) applier: Applier,
+    pub(crate) inbox: Arc<Inbox<Task>>,
+    pub(crate) delivery: Delivery,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) feed: Feed,
+    /// Where compactions are carried out on disk. Holds one: a later compaction covers an earlier one.
+    pub(crate) compactions: Sender<Revision>,
+    pub(crate) applied: AppliedMark,
+    /// Told how much each batch added, so that a quota holds between two looks at the disk.
+    pub(crate) sizes: Sizes,
+}
+
+/// Starts the apply thread. It ends after [`Task::Stop`], having given back its applier.
+pub(crate) fn start(parts: Parts) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("apply".into()).spawn(move || ApplyThread { parts, reads: Vec::new() }.run())
+}
+
+struct ApplyThread {
+    parts: Parts,
+    /// Reads whose index is not applied yet. Bounded by the requests that may wait on the shards.
+    reads: Vec<(u64, Waiter)>,
+}
+
+impl ApplyThread {
+    fn run(mut self) {
+        let mut tasks = Vec::new();
+        loop {
+            self.parts.inbox.take(&mut tasks, IDLE_WAIT);
+            let mut entries = Vec::new();
+            let mut stop = false;
+            for task in tasks.drain(..) {
+                match task {
+                    Task::Apply(committed) => entries.extend(committed),
+                    Task::Read(reads) => self.reads.extend(reads),
+                    Task::Stop => stop = true,
+                }
+            }
+            self.apply(entries);
+            if stop {
+                return;
+            }
+        }
+    }
+
+    fn apply(&mut self, entries: Vec<Committed>) {
+        let mut entries = entries.into_iter();
+        loop {
+            let batch: Vec<Committed> = entries.by_ref().take(BATCH_ENTRIES_MAX).collect();
+            if batch.is_empty() {
+                break;
+            }
+            self.apply_batch(batch);
+        }
+        self.release_reads();
+        self.parts.delivery.send();
+    }
+
+    fn apply_batch(&mut self, batch: Vec<Committed>) {
+        let mut answers: Vec<(Waiter, Answer)> = Vec::with_capacity(batch.len());
+        let mut bytes = 0;
+        for Committed { entry, waiter } in batch {
+            bytes += entry.data.len() as u64;
+            let AppliedMark { index: applied, .. } = self.parts.applied;
+            assert!(entry.index == applied + 1, "entry {} applied after {}", entry.index, applied);
+            self.parts.applied = AppliedMark { index: entry.index, term: entry.term };
+            let answer = self.parts.applier.apply(entry).unwrap_or_else(|error| stop_for(&error));
+            answers.push((waiter, answer));
+        }
+        let committed = self.parts.applier.writer.commit(self.parts.applied).unwrap_or_else(|error| stop_for(&error));
+        // Watchers hear of a change before its writer does: etcd notifies inside the write.
+        self.parts.feed.publish(committed);
+        self.parts.sizes.add_allocated_bytes(bytes);
+        self.parts.shared.set_applied(self.parts.applied.index);
+        if let Some(revision) = self.parts.applier.compacted.take() {
+            // Full: the compaction that waits there will look at the newest compacted revision when it starts.
+            drop(self.parts.compactions.try_send(revision));
+        }
+        for (waiter, answer) in answers {
+            self.parts.delivery.add(waiter, answer);
+        }
+    }
+
+    fn release_reads(&mut self) {
+        let applied = self.parts.applied.index;
+        for (_, waiter) in self.reads.extract_if(.., |(index, _)| *index <= applied) {
+            self.parts.delivery.add(waiter, Ok(Reply::Empty));
+        }
+    }
+}
+
+/// Ends the process: memory may be ahead of what the store holds, and only a restart finds out.
+fn stop_for(error: &crate::storage::StorageError) -> ! {
+    crate::fatal!("the store failed; the member stops so that nothing is lost", error = error.to_string())
+}

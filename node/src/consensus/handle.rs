@@ -1,0 +1,133 @@
+//! How the rest of the node reaches consensus: propose, ask for a linearizable read, look at the standing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::admission::Admitted;
+use crate::cluster::MemberId;
+use crate::consensus::answers::{Answer, Pending, Waiter};
+use crate::consensus::driver::Standing;
+use crate::consensus::event::Event;
+use crate::consensus::inbox::Inbox;
+use crate::refusal::Refusal;
+
+/// Written by the raft and apply threads, read by everyone.
+#[derive(Default)]
+pub(crate) struct Shared {
+    leader: AtomicU64,
+    term: AtomicU64,
+    committed: AtomicU64,
+    applied: AtomicU64,
+    is_leader: AtomicBool,
+    leader_changes: AtomicU64,
+    pending: AtomicU64,
+}
+
+impl Shared {
+    pub(crate) fn new(applied: u64) -> Shared {
+        Shared { applied: AtomicU64::new(applied), ..Shared::default() }
+    }
+
+    /// Returns whether leader or term changed.
+    pub(crate) fn publish(&self, standing: Standing) -> bool {
+        let old_leader = self.leader.swap(standing.leader, Ordering::AcqRel);
+        let old_term = self.term.swap(standing.term, Ordering::AcqRel);
+        self.committed.store(standing.committed, Ordering::Release);
+        self.is_leader.store(standing.is_leader, Ordering::Release);
+        if old_leader != standing.leader && standing.leader != 0 {
+            self.leader_changes.fetch_add(1, Ordering::Relaxed);
+        }
+        old_leader != standing.leader || old_term != standing.term
+    }
+
+    pub(crate) fn set_applied(&self, index: u64) {
+        self.applied.store(index, Ordering::Release);
+    }
+
+    pub(crate) fn applied(&self) -> u64 {
+        self.applied.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_pending(&self, proposals: u64) {
+        self.pending.store(proposals, Ordering::Relaxed);
+    }
+}
+
+/// This member's standing, for Status, health checks and metrics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RaftStatus {
+    pub(crate) leader: Option<MemberId>,
+    pub(crate) term: u64,
+    pub(crate) committed: u64,
+    pub(crate) applied: u64,
+    pub(crate) is_leader: bool,
+    /// Leaders seen since this process started.
+    pub(crate) leader_changes: u64,
+    /// Proposals in the log that are not committed yet.
+    pub(crate) pending: u64,
+}
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    inbox: Arc<Inbox<Event>>,
+    shared: Arc<Shared>,
+}
+
+impl Handle {
+    pub(crate) fn new(inbox: Arc<Inbox<Event>>, shared: Arc<Shared>) -> Handle {
+        Handle { inbox, shared }
+    }
+
+    /// Proposes the command; resolves when it is applied on this member. To be polled on a shard.
+    ///
+    /// A caller that gives up early has not undone anything: the command may still be applied.
+    pub(crate) async fn propose(&self, command: Admitted) -> Answer {
+        let pending = Pending::open()?;
+        self.offer(Event::Propose { data: command.encode(), waiter: pending.waiter() })?;
+        pending.await
+    }
+
+    /// As [`Handle::propose`], for a thread outside the shards. Waits at most `patience`.
+    pub(crate) fn propose_and_wait(&self, command: Admitted, patience: Duration) -> Answer {
+        let (sender, receiver) = crossbeam_channel::bounded(1);
+        self.offer(Event::Propose { data: command.encode(), waiter: Waiter::Thread(sender) })?;
+        receiver.recv_timeout(patience).map_err(|_| Refusal::Timeout)?
+    }
+
+    /// Proposes the command and does not wait for what becomes of it.
+    pub(crate) fn propose_detached(&self, command: Admitted) -> Result<(), Refusal> {
+        self.offer(Event::Propose { data: command.encode(), waiter: Waiter::None })
+    }
+
+    /// Resolves when this member has applied everything that was committed, anywhere, before the call.
+    /// To be polled on a shard.
+    pub(crate) async fn read_barrier(&self) -> Result<(), Refusal> {
+        let pending = Pending::open()?;
+        self.offer(Event::Read { waiter: pending.waiter() })?;
+        pending.await.map(|_| ())
+    }
+
+    pub(crate) fn status(&self) -> RaftStatus {
+        let leader = self.shared.leader.load(Ordering::Acquire);
+        RaftStatus {
+            leader: (leader != 0).then_some(MemberId(leader)),
+            term: self.shared.term.load(Ordering::Acquire),
+            committed: self.shared.committed.load(Ordering::Acquire),
+            applied: self.shared.applied(),
+            is_leader: self.shared.is_leader.load(Ordering::Acquire),
+            leader_changes: self.shared.leader_changes.load(Ordering::Relaxed),
+            pending: self.shared.pending.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The store is durable up to this entry; the log may let go of its head.
+    pub(crate) fn store_is_durable(&self, index: u64) {
+        self.inbox.push(Event::StoreDurable { index });
+    }
+
+    fn offer(&self, event: Event) -> Result<(), Refusal> {
+        self.inbox.offer(event).map_err(|_| Refusal::TooManyRequests)
+    }
+}

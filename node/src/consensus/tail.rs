@@ -1,0 +1,190 @@
+//! The recent part of the Raft log in memory, as the state machine of `raft` reads it.
+//!
+//! Holds every entry since the last release. Its size is bounded by the driver, which has the store made durable and the
+//! head released after so many entries or bytes; see [`Tail::payload_bytes`].
+
+use std::collections::VecDeque;
+
+use raft::eraftpb::{ConfState, Entry, EntryType, HardState, Snapshot};
+use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+
+use crate::log::{self, EntryKind, LogEntry};
+
+pub(crate) struct Tail {
+    entries: VecDeque<Entry>,
+    /// Index and term of the entry before the first one held.
+    before: (u64, u64),
+    payload_bytes: u64,
+    hard_state: HardState,
+    conf_state: ConfState,
+}
+
+impl Tail {
+    /// A tail that starts after the entry `before` (index, term).
+    pub(crate) fn new(before: (u64, u64), hard_state: &log::HardState, voters: &[u64], learners: &[u64]) -> Tail {
+        let mut conf_state = ConfState::default();
+        conf_state.set_voters(voters.to_vec());
+        conf_state.set_learners(learners.to_vec());
+        Tail { entries: VecDeque::new(), before, payload_bytes: 0, hard_state: hard_state.into(), conf_state }
+    }
+
+    /// Takes in the entries recovered from the log.
+    pub(crate) fn extend(&mut self, entries: Vec<LogEntry>) {
+        let entries: Vec<Entry> = entries.into_iter().map(Entry::from).collect();
+        self.append(&entries);
+    }
+
+    pub(crate) fn first(&self) -> u64 {
+        self.before.0 + 1
+    }
+
+    pub(crate) fn last(&self) -> u64 {
+        self.before.0 + self.entries.len() as u64
+    }
+
+    /// Bytes of payload held.
+    pub(crate) fn payload_bytes(&self) -> u64 {
+        self.payload_bytes
+    }
+
+    pub(crate) fn conf_state(&self) -> &ConfState {
+        &self.conf_state
+    }
+
+    pub(crate) fn set_hard_state(&mut self, hard_state: HardState) {
+        self.hard_state = hard_state;
+    }
+
+    /// Adds entries after dropping those at or past the first index given: a new leader's entries replace old ones.
+    pub(crate) fn append(&mut self, entries: &[Entry]) {
+        let Some(first) = entries.first() else { return };
+        assert!(
+            first.index >= self.first() && first.index <= self.last() + 1,
+            "entry {} does not continue a log of {}..={}",
+            first.index,
+            self.first(),
+            self.last()
+        );
+        while self.last() >= first.index {
+            let dropped = self.entries.pop_back().expect("last() lies past the first entry");
+            self.payload_bytes -= dropped.data.len() as u64;
+        }
+        self.payload_bytes += entries.iter().map(|entry| entry.data.len() as u64).sum::<u64>();
+        self.entries.extend(entries.iter().cloned());
+    }
+
+    /// Forgets entries up to `through`. What is gone already stays gone.
+    pub(crate) fn release(&mut self, through: u64) {
+        while self.first() <= through {
+            let Some(entry) = self.entries.pop_front() else { return };
+            self.payload_bytes -= entry.data.len() as u64;
+            self.before = (entry.index, entry.term);
+        }
+    }
+
+    fn at(&self, index: u64) -> Option<&Entry> {
+        let offset = index.checked_sub(self.first())?;
+        self.entries.get(usize::try_from(offset).ok()?)
+    }
+}
+
+impl Storage for Tail {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        Ok(RaftState::new(self.hard_state.clone(), self.conf_state.clone()))
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        _: GetEntriesContext,
+    ) -> raft::Result<Vec<Entry>> {
+        if low < self.first() {
+            return Err(StorageError::Compacted.into());
+        }
+        assert!(high <= self.last() + 1, "entries up to {high} asked of a log that ends at {}", self.last());
+        let room = max_size.into().unwrap_or(u64::MAX);
+        let mut size = 0;
+        let mut found = Vec::new();
+        for entry in (low..high).filter_map(|index| self.at(index)) {
+            size += entry.data.len() as u64;
+            // The first entry is given whatever its size, or replication would stop at it.
+            if size > room && !found.is_empty() {
+                break;
+            }
+            found.push(entry.clone());
+        }
+        Ok(found)
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        if index == self.before.0 {
+            return Ok(self.before.1);
+        }
+        match self.at(index) {
+            Some(entry) => Ok(entry.term),
+            None if index < self.before.0 => Err(StorageError::Compacted.into()),
+            None => Err(StorageError::Unavailable.into()),
+        }
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.first())
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.last())
+    }
+
+    fn snapshot(&self, _: u64, _: u64) -> raft::Result<Snapshot> {
+        // No member can ask in this release: there is one voter, and membership changes are refused at the front door.
+        Err(StorageError::SnapshotTemporarilyUnavailable.into())
+    }
+}
+
+impl From<&log::HardState> for HardState {
+    fn from(state: &log::HardState) -> HardState {
+        let mut raft_state = HardState::default();
+        raft_state.term = state.term;
+        raft_state.vote = state.vote;
+        raft_state.commit = state.commit;
+        raft_state
+    }
+}
+
+impl From<&HardState> for log::HardState {
+    fn from(state: &HardState) -> log::HardState {
+        log::HardState { term: state.term, vote: state.vote, commit: state.commit }
+    }
+}
+
+impl From<LogEntry> for Entry {
+    fn from(entry: LogEntry) -> Entry {
+        let mut raft_entry = Entry::default();
+        raft_entry.term = entry.term;
+        raft_entry.index = entry.index;
+        raft_entry.data = entry.data;
+        raft_entry.set_entry_type(match entry.kind {
+            EntryKind::Normal => EntryType::EntryNormal,
+            EntryKind::ConfChange => EntryType::EntryConfChange,
+            EntryKind::ConfChangeV2 => EntryType::EntryConfChangeV2,
+        });
+        raft_entry
+    }
+}
+
+impl From<&Entry> for LogEntry {
+    fn from(entry: &Entry) -> LogEntry {
+        LogEntry {
+            term: entry.term,
+            index: entry.index,
+            kind: match entry.get_entry_type() {
+                EntryType::EntryNormal => EntryKind::Normal,
+                EntryType::EntryConfChange => EntryKind::ConfChange,
+                EntryType::EntryConfChangeV2 => EntryKind::ConfChangeV2,
+            },
+            data: entry.data.clone(),
+        }
+    }
+}

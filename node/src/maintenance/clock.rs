@@ -1,0 +1,134 @@
+//! The clock thread: what has to happen because time has passed.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+use kuorum_proto::etcdserverpb::{CompactionRequest, LeaseRevokeRequest};
+
+use crate::admission::Gate;
+use crate::admission::space::Sizes;
+use crate::consensus::Handle;
+use crate::lease::Leases;
+use crate::mvcc::Store;
+use crate::policy::compaction::Schedule;
+use crate::metrics;
+
+/// How often the thread looks. A lease of the least TTL, two seconds, is late by a twentieth of it at most.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// Room on the disk below which writes are refused, so that what is admitted already can still be written: two log
+/// segments, as the log allocates one ahead.
+const DISK_RESERVE_BYTES: u64 = 128 << 20;
+/// On a disk so small that the reserve would be most of it, this part of it.
+const DISK_RESERVE_DIVISOR: u64 = 16;
+/// A commit of the store that takes longer is named in the log (fjall#257 once hung for good).
+const STUCK_COMMIT_MS: u64 = 10_000;
+
+/// Everything the clock thread works with.
+pub(crate) struct Parts {
+    pub(crate) store: Store,
+    pub(crate) consensus: Handle,
+    pub(crate) gate: Gate,
+    pub(crate) leases: Leases,
+    pub(crate) sizes: Sizes,
+    pub(crate) schedule: Schedule,
+    pub(crate) data_dir: PathBuf,
+    /// Set here when the disk is nearly full.
+    pub(crate) disk_low: Arc<AtomicBool>,
+    /// Where monotonic time starts for this process.
+    pub(crate) started: Instant,
+    /// Closed when the node stops.
+    pub(crate) stop: Receiver<()>,
+}
+
+/// Starts the thread. It ends when the stop channel closes.
+pub(crate) fn start(parts: Parts) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("clock".into()).spawn(move || ClockThread { parts, commit: Commit::default() }.run())
+}
+
+struct ClockThread {
+    parts: Parts,
+    commit: Commit,
+}
+
+/// The store's commit under way, as last seen.
+#[derive(Default)]
+struct Commit {
+    sequence: u64,
+    since_ms: u64,
+    reported: bool,
+}
+
+impl ClockThread {
+    fn run(mut self) {
+        while self.parts.stop.recv_timeout(LOOK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+            let now_ms = now_ms(self.parts.started);
+            self.expire_leases(now_ms);
+            self.compact(now_ms);
+            self.watch_disk();
+            self.watch_commit(now_ms);
+        }
+    }
+
+    fn expire_leases(&self, now_ms: u64) {
+        if !self.parts.consensus.status().is_leader {
+            return;
+        }
+        for id in self.parts.leases.expire(now_ms) {
+            metrics::get().lease.expired.increment(1);
+            let revoke = self.parts.gate.lease_revoke(LeaseRevokeRequest { id: id.0 });
+            // Refused under overload: the lease is given out again for revocation.
+            if let Err(refusal) = revoke.and_then(|command| self.parts.consensus.propose_detached(command)) {
+                crate::warn!("an expired lease is not revoked yet", id = id.0, error = refusal.to_string());
+            }
+        }
+    }
+
+    fn compact(&mut self, now_ms: u64) {
+        let Some(revision) = self.parts.schedule.due(now_ms, self.parts.store.revision()) else { return };
+        if !self.parts.consensus.status().is_leader || revision <= self.parts.store.compacted() {
+            return;
+        }
+        crate::info!("starting auto compaction", revision = revision.0);
+        let compact = self.parts.gate.compact(CompactionRequest { revision: revision.0, physical: false });
+        if let Err(refusal) = compact.and_then(|command| self.parts.consensus.propose_detached(command)) {
+            crate::warn!("auto compaction is put off", revision = revision.0, error = refusal.to_string());
+        }
+    }
+
+    fn watch_disk(&self) {
+        self.parts.sizes.set_allocated_bytes(self.parts.store.sizes().allocated_bytes);
+        let Ok(disk) = rustix::fs::statvfs(&self.parts.data_dir) else { return };
+        let (free, whole) = (disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize);
+        let low = free < DISK_RESERVE_BYTES.min(whole / DISK_RESERVE_DIVISOR);
+        if self.parts.disk_low.swap(low, Ordering::AcqRel) != low {
+            if low {
+                crate::error!("the disk is nearly full: writes are refused until there is room", "free-bytes" = free);
+            } else {
+                crate::info!("there is room on the disk again", "free-bytes" = free);
+            }
+        }
+    }
+
+    fn watch_commit(&mut self, now_ms: u64) {
+        let under_way = self.parts.store.commit_under_way();
+        if under_way != Some(self.commit.sequence) {
+            self.commit = Commit { sequence: under_way.unwrap_or(0), since_ms: now_ms, reported: false };
+            return;
+        }
+        let waited_ms = now_ms - self.commit.since_ms;
+        if waited_ms > STUCK_COMMIT_MS && !self.commit.reported {
+            self.commit.reported = true;
+            crate::error!("a commit of the store is stuck", sequence = self.commit.sequence, "waited-ms" = waited_ms);
+        }
+    }
+}
+
+/// Milliseconds of monotonic time since the process started: the `now` that the core is handed.
+#[expect(clippy::disallowed_methods, reason = "the clock seam of leases and upkeep")]
+pub(crate) fn now_ms(started: Instant) -> u64 {
+    u64::try_from(Instant::now().duration_since(started).as_millis()).unwrap_or(u64::MAX)
+}

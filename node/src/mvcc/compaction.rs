@@ -1,0 +1,143 @@
+//! Carrying a compaction out on disk.
+//!
+//! [`Writer::compact`](crate::mvcc::Writer::compact) moves the compacted revision, and from then on nobody can read below
+//! it. This pass makes the rows go: the hash of what goes is taken first; then the engine is allowed to drop superseded
+//! versions whenever it rewrites tables; keys that were deleted are removed row by row, oldest row first, so that at no
+//! point an older version can show; and the changes below the compacted revision are dropped by whole tables.
+//!
+//! A tombstone exactly at the compacted revision stays until the next compaction, since a watch may start there
+//! (etcd#19179). A pass that a crash cut short is done again from its beginning, which changes nothing it had done.
+
+use std::ops::Bound;
+use std::sync::atomic::Ordering;
+
+use crate::mvcc::hash;
+use crate::mvcc::revision::{ChangeId, Revision};
+use crate::mvcc::row::{self, RevRow};
+use crate::mvcc::store::{KvHash, Store};
+use crate::storage::{Batch, Space, StorageError};
+
+/// Name of the `sys` row that says what has been carried out: the revision, and the bytes ever freed.
+pub(super) const DONE_ROW: &[u8] = b"compaction-done";
+
+/// What a pass did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CompactionDone {
+    /// Versions made superfluous, tombstones among them.
+    pub(crate) rows_removed: u64,
+    pub(crate) bytes_freed: u64,
+}
+
+/// The `sys` row [`DONE_ROW`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Done {
+    pub(super) revision: Revision,
+    pub(super) freed_bytes: u64,
+}
+
+impl Done {
+    pub(super) const NONE: Done = Done { revision: Revision(-1), freed_bytes: 0 };
+
+    fn encode(self) -> Vec<u8> {
+        [self.revision.0.to_be_bytes(), self.freed_bytes.to_be_bytes()].concat()
+    }
+
+    pub(super) fn decode(row: &[u8]) -> Option<Done> {
+        let (revision, freed) = row.split_first_chunk::<8>()?;
+        let freed_bytes = u64::from_be_bytes(freed.try_into().ok()?);
+        Some(Done { revision: Revision(i64::from_be_bytes(*revision)), freed_bytes })
+    }
+}
+
+impl Store {
+    /// Carries out the compaction to `to`, which must not be above the compacted revision. Blocks; for the disk thread.
+    /// `pause` is called between batches of rows.
+    pub(crate) fn compact_physically(
+        &self,
+        to: Revision,
+        pause: &mut dyn FnMut(),
+    ) -> Result<CompactionDone, StorageError> {
+        assert!(to <= self.compacted(), "history is readable down to {}, not to be removed up to {to}", self.compacted());
+        let before = match self.sys_get(DONE_ROW)? {
+            Some(row) => Done::decode(&row).ok_or(StorageError::Damaged { what: "the compaction's row" })?,
+            None => Done::NONE,
+        };
+        if to <= before.revision {
+            return Ok(CompactionDone::default());
+        }
+        let hash = hash::hash(&self.0.storage.view(), before.revision, to)?;
+        self.0.floor.raise(to.0);
+        let mut pass = Pass { store: self, batch: self.0.storage.batch(), rows: 0, done: CompactionDone::default(), pause };
+        pass.run(before.revision, to)?;
+        let done = pass.finish(before, to)?;
+        self.keep_compaction_hash(KvHash { hash, compact_revision: before.revision.0, hash_revision: to.0 });
+        let below = ChangeId { main: to.min(self.0.dump.revision().next()), sub: 0 };
+        self.0.storage.drop_rev_tables(&row::rev_key(below))?;
+        self.0.storage.nudge()?;
+        Ok(done)
+    }
+}
+
+struct Pass<'a> {
+    store: &'a Store,
+    batch: Batch,
+    /// Rows in the batch.
+    rows: usize,
+    done: CompactionDone,
+    pause: &'a mut dyn FnMut(),
+}
+
+impl Pass<'_> {
+    fn run(&mut self, from: Revision, to: Revision) -> Result<(), StorageError> {
+        // From the revision compacted before on: its tombstones were left then.
+        let lowest = row::rev_key(ChangeId { main: from.max(Revision(0)), sub: 0 });
+        let highest = row::rev_key(ChangeId { main: to, sub: u32::MAX });
+        let view = self.store.0.storage.view();
+        for found in view.scan(Space::Rev, (Bound::Included(&lowest), Bound::Included(&highest))) {
+            let (row_key, value) = found?;
+            let (Some(id), Some(rev_row)) = (row::parse_rev_key(&row_key), RevRow::decode(&value)) else {
+                return Err(StorageError::Damaged { what: "a change's row can't be read" });
+            };
+            if rev_row.superseded_bytes > 0 && id.main > from {
+                self.done.rows_removed += 1;
+                self.done.bytes_freed += u64::from(rev_row.superseded_bytes);
+            }
+            if rev_row.tombstone && id.main < to {
+                self.done.rows_removed += 1;
+                self.done.bytes_freed += u64::from(rev_row.row_bytes);
+                self.remove_dead(&rev_row.key, id)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes a tombstone and every older version of its key, oldest first.
+    fn remove_dead(&mut self, key: &[u8], tombstone: ChangeId) -> Result<(), StorageError> {
+        let newest = row::kv_key(key, tombstone);
+        let oldest = row::kv_key(key, ChangeId::default());
+        let view = self.store.0.storage.view();
+        for found in view.scan(Space::Kv, (Bound::Included(&newest), Bound::Included(&oldest))).rev() {
+            let (row_key, _) = found?;
+            self.batch.remove(Space::Kv, row_key);
+            self.rows += 1;
+            if self.rows >= self.store.0.options.compaction_rows_max {
+                self.flush()?;
+                (self.pause)();
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), StorageError> {
+        self.rows = 0;
+        std::mem::replace(&mut self.batch, self.store.0.storage.batch()).commit()
+    }
+
+    fn finish(mut self, before: Done, to: Revision) -> Result<CompactionDone, StorageError> {
+        let freed_bytes = before.freed_bytes + self.done.bytes_freed;
+        self.batch.put(Space::Sys, bytes::Bytes::from_static(DONE_ROW), Done { revision: to, freed_bytes }.encode());
+        self.flush()?;
+        self.store.0.freed_bytes.store(freed_bytes, Ordering::Release);
+        Ok(self.done)
+    }
+}

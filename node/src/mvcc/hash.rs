@@ -1,0 +1,135 @@
+//! HashKV: one number for the history up to a revision, equal to etcd's for the same history.
+//!
+//! etcd feeds every stored record, in revision order, into one CRC-32C. Rows stand here in key order, so a scan notes the
+//! CRC and the length of each record's piece, and the pieces are then joined in revision order: the CRC of a
+//! concatenation follows from the CRCs and lengths of its parts.
+//!
+//! What counts is what etcd keeps (storage/mvcc/hash.go): at or below the compacted revision only the version of each key
+//! that is visible at the revision asked for; and never a tombstone exactly at the compacted revision, which older
+//! versions of etcd removed. When no key at all is visible there, etcd leaves nothing out and so counts what its
+//! compaction left.
+
+use bytes::Bytes;
+use kuorum_proto::mvccpb::KeyValue;
+use prost::Message as _;
+use std::ops::Bound;
+
+use crate::mvcc::revision::{ChangeId, Revision};
+use crate::mvcc::row::{self, Version};
+use crate::storage::{Space, StorageError, View};
+
+/// The hash starts with the name of the bucket.
+const SEED: &[u8] = b"key";
+
+/// One record's part of the hash.
+struct Piece {
+    id: ChangeId,
+    crc: u32,
+    length: usize,
+    kept: Kept,
+}
+
+/// How a record at or below the compacted revision counts; others always do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    Always,
+    /// It is the version visible at the revision asked for.
+    Visible,
+    /// It is what a compaction leaves of its key, but superseded since.
+    Left,
+}
+
+/// The hash of what is stored up to `at`, given the compacted revision.
+pub(crate) fn hash(view: &View, compacted: Revision, at: Revision) -> Result<u32, StorageError> {
+    let mut pieces = Vec::new();
+    let mut any_visible = false;
+    let mut scan = KeyScan { key: Vec::new(), visible_found: false, left_found: false };
+    let mut record = Vec::new();
+    for row in view.scan(Space::Kv, (Bound::Unbounded, Bound::Unbounded)) {
+        let (row_key, value) = row?;
+        let damaged = StorageError::Damaged { what: "a version's row can't be read" };
+        let Some((prefix, id)) = row::split_kv_key(&row_key) else { return Err(damaged) };
+        if id.main > at {
+            continue;
+        }
+        let tombstone = row::is_tombstone(&value);
+        let (visible, left) = scan.look(prefix, id, tombstone, compacted);
+        any_visible |= visible;
+        let kept = match (id.main > compacted, visible, left) {
+            (true, ..) => Kept::Always,
+            (false, true, _) => Kept::Visible,
+            (false, false, true) => Kept::Left,
+            (false, false, false) => continue,
+        };
+        if tombstone && id.main == compacted {
+            continue;
+        }
+        let Some(version) = Version::decode(&value) else { return Err(damaged) };
+        encode(&mut record, row::unescape(prefix).into(), id, version);
+        pieces.push(Piece { id, crc: crc32c::crc32c(&record), length: record.len(), kept });
+    }
+    pieces.sort_unstable_by_key(|piece| piece.id);
+    let counted = pieces.iter().filter(|piece| match piece.kept {
+        Kept::Always | Kept::Visible => true,
+        Kept::Left => !any_visible,
+    });
+    Ok(counted.fold(crc32c::crc32c(SEED), |crc, piece| crc32c::crc32c_combine(crc, piece.crc, piece.length)))
+}
+
+/// What has been seen of the key under the scan.
+struct KeyScan {
+    key: Vec<u8>,
+    visible_found: bool,
+    left_found: bool,
+}
+
+impl KeyScan {
+    /// Whether this version is visible at the revision asked for, and whether a compaction leaves it.
+    fn look(&mut self, prefix: &[u8], id: ChangeId, tombstone: bool, compacted: Revision) -> (bool, bool) {
+        if self.key != prefix {
+            self.key.clear();
+            self.key.extend_from_slice(prefix);
+            self.visible_found = false;
+            self.left_found = false;
+        }
+        // Newest first: the first version shown is the one in force at the revision asked for.
+        let newest = !std::mem::replace(&mut self.visible_found, true);
+        let left = id.main <= compacted && !std::mem::replace(&mut self.left_found, id.main <= compacted);
+        (newest && !tombstone, left && !tombstone)
+    }
+}
+
+/// etcd's record of a version: its revision as a key, then the key-value.
+fn encode(out: &mut Vec<u8>, key: Bytes, id: ChangeId, version: Version) {
+    out.clear();
+    out.extend_from_slice(&id.main.0.to_be_bytes());
+    out.push(b'_');
+    out.extend_from_slice(&u64::from(id.sub).to_be_bytes());
+    let kv = match version {
+        Version::Tombstone => {
+            out.push(b't');
+            KeyValue { key, ..KeyValue::default() }
+        }
+        Version::Value { created, version, lease, value } => KeyValue {
+            key,
+            create_revision: created.0,
+            mod_revision: id.main.0,
+            version,
+            value,
+            lease,
+        },
+    };
+    kv.encode_raw(out);
+}
+
+/// A hash over all spaces, for tests that compare members at rest (etcd: Hash).
+pub(crate) fn hash_all(view: &View) -> Result<u32, StorageError> {
+    let mut crc = 0;
+    for space in [Space::Kv, Space::Sys] {
+        for row in view.scan(space, (Bound::Unbounded, Bound::Unbounded)) {
+            let (key, value) = row?;
+            crc = crc32c::crc32c_append(crc32c::crc32c_append(crc, &key), &value);
+        }
+    }
+    Ok(crc)
+}

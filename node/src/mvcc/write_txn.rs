@@ -1,0 +1,230 @@
+//! One applied request: reads that see its own writes, and writes that share one revision.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use bytes::Bytes;
+use kuorum_proto::mvccpb::KeyValue;
+
+use crate::mvcc::key_index::KeyState;
+use crate::mvcc::key_range::KeyRange;
+use crate::mvcc::query::{Change, ChangeKind, Previous, RangeAnswer, RangeQuery, Refusal};
+use crate::mvcc::range;
+use crate::mvcc::revision::{ChangeId, Revision};
+use crate::mvcc::row::{self, RevRow, Version};
+use crate::mvcc::store::{collect, key_only, key_value, scan};
+use crate::mvcc::writer::{Pending, Writer};
+use crate::storage::{Space, StorageError};
+
+/// A request under way. Its changes take the next revision, in the order in which they are made.
+pub(crate) struct WriteTxn<'a> {
+    writer: &'a mut Writer,
+    base: Revision,
+    changed: u32,
+}
+
+impl<'a> WriteTxn<'a> {
+    pub(super) fn new(writer: &'a mut Writer) -> WriteTxn<'a> {
+        let base = writer.revision;
+        WriteTxn { writer, base, changed: 0 }
+    }
+
+    /// The revision before this request.
+    pub(crate) fn base_revision(&self) -> Revision {
+        self.base
+    }
+
+    /// The revision with this request's changes, if it made any.
+    pub(crate) fn revision(&self) -> Revision {
+        if self.changed == 0 { self.base } else { self.base.next() }
+    }
+
+    pub(crate) fn compacted(&self) -> Revision {
+        self.writer.compacted
+    }
+
+    /// What is known of a key now; `None` when it does not exist.
+    pub(crate) fn state(&self, key: &[u8]) -> Option<KeyState> {
+        match self.writer.overlay.get(key) {
+            Some(pending) => pending.state,
+            None => self.writer.store.0.published.read().index.get(key),
+        }
+    }
+
+    /// A key with its value.
+    pub(crate) fn get(&self, key: &Bytes) -> Result<Option<KeyValue>, StorageError> {
+        let Some(state) = self.state(key) else { return Ok(None) };
+        self.load(key.clone(), &state).map(Some)
+    }
+
+    fn load(&self, key: Bytes, state: &KeyState) -> Result<KeyValue, StorageError> {
+        if let Some(pending) = self.writer.overlay.get(&key) {
+            return Ok(key_value(key, state, pending.value.clone()));
+        }
+        // Only this thread moves keys on, so a key of the index has its row.
+        match self.writer.store.0.load_value(&key, state.modified)? {
+            Some(value) => Ok(key_value(key, state, value)),
+            None => Err(StorageError::Damaged { what: "a live key has no row" }),
+        }
+    }
+
+    /// A read inside the request.
+    pub(crate) fn range(&self, query: &RangeQuery) -> Result<Result<RangeAnswer, Refusal>, StorageError> {
+        let current = self.revision();
+        let at = if query.revision > 0 { Revision(query.revision) } else { current };
+        if at > current {
+            return Ok(Err(Refusal::Future { current }));
+        }
+        if at < self.writer.compacted {
+            return Ok(Err(Refusal::Compacted { compacted: self.writer.compacted }));
+        }
+        let keys = KeyRange::from_wire(&query.key, &query.range_end);
+        if at == current {
+            return self.range_now(query, keys).map(Ok);
+        }
+        self.range_then(query, keys, at).map(Ok)
+    }
+
+    fn range_now(&self, query: &RangeQuery, keys: KeyRange<'_>) -> Result<RangeAnswer, StorageError> {
+        let current = self.revision();
+        let count = self.count(keys);
+        if query.count_only || count == 0 {
+            return Ok(range::finish(query, Vec::new(), count, current));
+        }
+        let wanted = query.fetch_limit().map_or(count, |limit| limit.min(count));
+        let mut kvs = Vec::with_capacity(wanted);
+        for (key, state) in self.states(keys, wanted) {
+            kvs.push(if query.wants_values() { self.load(key, &state)? } else { key_only(key, &state) });
+        }
+        Ok(range::finish(query, kvs, count, current))
+    }
+
+    /// A read at an earlier revision, which may be one that this batch has made and not yet committed.
+    fn range_then(&self, query: &RangeQuery, keys: KeyRange<'_>, at: Revision) -> Result<RangeAnswer, StorageError> {
+        let view = self.writer.store.0.storage.view();
+        let committed = self.writer.store.revision();
+        let found = scan(&view, keys, at.min(committed), None, query.wants_values())?;
+        let mut kvs: BTreeMap<Bytes, KeyValue> = found.kvs.into_iter().map(|kv| (kv.key.clone(), kv)).collect();
+        for change in self.writer.changes.iter().filter(|change| change.id.main <= at) {
+            let key = &change.kv.key;
+            if !keys.contains(key) {
+                continue;
+            }
+            match change.kind {
+                ChangeKind::Delete => drop(kvs.remove(key)),
+                ChangeKind::Put if query.wants_values() => drop(kvs.insert(key.clone(), change.kv.clone())),
+                ChangeKind::Put => {
+                    let bare = KeyValue { value: Bytes::new(), lease: 0, ..change.kv.clone() };
+                    kvs.insert(key.clone(), bare);
+                }
+            }
+        }
+        let count = kvs.len();
+        let wanted = if query.count_only { 0 } else { query.fetch_limit().unwrap_or(count) };
+        let kvs = kvs.into_values().take(wanted).collect();
+        Ok(range::finish(query, kvs, count, self.revision()))
+    }
+
+    fn pending(&self, keys: KeyRange<'_>) -> impl Iterator<Item = (&Bytes, &Pending)> {
+        let end = match keys {
+            KeyRange::Span(start, end) if end <= start => Bound::Excluded(start),
+            _ => keys.end(),
+        };
+        // An empty span as a range of the map would panic when both its ends are excluded or it runs backwards.
+        let bounds = if keys.is_empty() { None } else { Some((Bound::Included(keys.start()), end)) };
+        bounds.into_iter().flat_map(|bounds| self.writer.overlay.range::<[u8], _>(bounds))
+    }
+
+    fn count(&self, keys: KeyRange<'_>) -> usize {
+        let published = self.writer.store.0.published.read();
+        let mut count = published.index.count(keys);
+        for (key, pending) in self.pending(keys) {
+            let before = published.index.get(key).is_some();
+            match (before, pending.state.is_some()) {
+                (false, true) => count += 1,
+                (true, false) => count -= 1,
+                (true, true) | (false, false) => {}
+            }
+        }
+        count
+    }
+
+    /// The first keys of the range that exist now, with their states.
+    fn states(&self, keys: KeyRange<'_>, limit: usize) -> Vec<(Bytes, KeyState)> {
+        let mut pending = self.pending(keys).peekable();
+        let published = self.writer.store.0.published.read();
+        if pending.peek().is_none() {
+            return collect(&published.index, keys, limit);
+        }
+        let mut states: BTreeMap<Bytes, KeyState> = collect(&published.index, keys, usize::MAX).into_iter().collect();
+        for (key, pending) in pending {
+            match pending.state {
+                Some(state) => states.insert(key.clone(), state),
+                None => states.remove(key),
+            };
+        }
+        states.into_iter().take(limit).collect()
+    }
+
+    /// Stores a key. Returns what was known of it before.
+    pub(crate) fn put(&mut self, key: Bytes, value: Bytes, lease: i64) -> Option<KeyState> {
+        let before = self.state(&key);
+        let previous = if before.is_some() { Previous::Unread } else { Previous::Absent };
+        self.store(key, value, lease, before, previous);
+        before
+    }
+
+    /// As [`WriteTxn::put`], when the caller has read the key just before.
+    pub(crate) fn put_over(&mut self, key: Bytes, value: Bytes, lease: i64, previous: KeyValue) {
+        let before = self.state(&key);
+        self.store(key, value, lease, before, Previous::Known(previous));
+    }
+
+    fn store(&mut self, key: Bytes, value: Bytes, lease: i64, before: Option<KeyState>, previous: Previous) {
+        let id = self.next_id();
+        let (created, version) = before.map_or((id.main, 1), |state| (state.created, state.version + 1));
+        let row = Version::Value { created, version, lease, value: value.clone() }.encode();
+        let row_bytes = self.write(&key, id, row, false, before);
+        let state = KeyState { modified: id, created, version, lease, row_bytes };
+        let kv = key_value(key.clone(), &state, value.clone());
+        self.writer.changes.push(Change { id, kind: ChangeKind::Put, kv, previous });
+        self.writer.overlay.insert(key, Pending { state: Some(state), value });
+    }
+
+    /// Deletes every key of the range. Returns the keys, in order, with what was known of them.
+    pub(crate) fn delete_range(&mut self, key: &[u8], range_end: &[u8]) -> Vec<(Bytes, KeyState)> {
+        let deleted = self.states(KeyRange::from_wire(key, range_end), usize::MAX);
+        for (key, before) in &deleted {
+            let id = self.next_id();
+            self.write(key, id, Version::Tombstone.encode(), true, Some(*before));
+            let kv = KeyValue { key: key.clone(), mod_revision: id.main.0, ..KeyValue::default() };
+            self.writer.changes.push(Change { id, kind: ChangeKind::Delete, kv, previous: Previous::Unread });
+            self.writer.overlay.insert(key.clone(), Pending { state: None, value: Bytes::new() });
+        }
+        deleted
+    }
+
+    fn next_id(&mut self) -> ChangeId {
+        let id = ChangeId { main: self.base.next(), sub: self.changed };
+        self.changed = self.changed.checked_add(1).expect("a request holds fewer changes than 2^32");
+        id
+    }
+
+    /// Adds the two rows of a change to the batch; returns the size of the version's row.
+    fn write(&mut self, key: &Bytes, id: ChangeId, row: Vec<u8>, tombstone: bool, before: Option<KeyState>) -> u32 {
+        let row_key = row::kv_key(key, id);
+        let row_bytes = u32::try_from(row_key.len() + row.len()).expect("a request is smaller than 4 GiB");
+        let superseded_bytes = before.map_or(0, |state| state.row_bytes);
+        let rev_row = RevRow { tombstone, row_bytes, superseded_bytes, key: key.clone() };
+        self.writer.batch.put(Space::Kv, row_key, row);
+        self.writer.batch.put(Space::Rev, row::rev_key(id).to_vec(), rev_row.encode());
+        self.writer.written_bytes += u64::from(row_bytes);
+        row_bytes
+    }
+
+    /// Ends the request; the writer's revision has moved on if anything changed.
+    pub(crate) fn finish(self) -> Revision {
+        self.writer.revision = self.revision();
+        self.writer.revision
+    }
+}

@@ -1,0 +1,63 @@
+//! Why a request is not done: one list for the front door, the log and the apply path.
+//!
+//! `rpc/status` alone turns these into gRPC codes and etcd's texts. Refusals of `apply` are deterministic: every member
+//! refuses the same entry alike, and the entry counts as applied.
+
+use std::fmt;
+
+use crate::mvcc::query;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    // The request itself.
+    EmptyKey,
+    KeyTooLarge,
+    ValueProvided,
+    LeaseProvided,
+    KeyNotFound,
+    TooManyOperations,
+    DuplicateKey,
+    InvalidSortOption,
+    RequestTooLarge,
+    /// Kuorum's own check of a field; the sentence names the field and what is allowed.
+    Invalid(String),
+
+    // The state it meets.
+    Compacted,
+    FutureRevision,
+    NoSpace,
+    Corrupt,
+    LeaseNotFound,
+    LeaseExists,
+    LeaseTtlTooLarge,
+    MemberNotFound,
+
+    // The cluster's condition.
+    TooManyRequests,
+    NoLeader,
+    LeaderChanged,
+    NotLeader,
+    BadLeaderTransferee,
+    Timeout,
+    Stopped,
+
+    /// Not in this release; the sentence says what is missing.
+    Unimplemented(&'static str),
+    /// The process can't go on with this request; the sentence says why.
+    Internal(String),
+}
+
+impl From<query::Refusal> for Refusal {
+    fn from(refusal: query::Refusal) -> Refusal {
+        match refusal {
+            query::Refusal::Compacted { .. } => Refusal::Compacted,
+            query::Refusal::Future { .. } => Refusal::FutureRevision,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}

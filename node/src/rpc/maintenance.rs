@@ -1,0 +1,131 @@
+//! The Maintenance service: standing, alarms, hashes, defragmentation.
+
+use std::sync::Arc;
+
+use kuorum_proto::etcdserverpb::{
+    AlarmMember, AlarmRequest, AlarmResponse, AlarmType, DefragmentRequest, DefragmentResponse, DowngradeInfo,
+    HashKvRequest, HashKvResponse, HashRequest, HashResponse, MoveLeaderRequest, MoveLeaderResponse, StatusRequest,
+    StatusResponse, alarm_request,
+};
+
+use super::{CLUSTER_VERSION, Node, refusal_of, status, unexpected};
+use crate::apply::Reply;
+use crate::cluster::MemberId;
+use crate::config::ETCD_VERSION;
+use crate::metrics;
+use crate::mvcc;
+use crate::refusal::Refusal;
+
+/// This member as it is now. Not linearizable: it must be answered when nothing else is.
+pub(crate) async fn status(node: Arc<Node>, _request: StatusRequest) -> Result<StatusResponse, Refusal> {
+    let raft = node.consensus.status();
+    let sizes = node.store.sizes();
+    let mut errors = Vec::new();
+    if raft.leader.is_none() {
+        errors.push(status::text(&Refusal::NoLeader).into_owned());
+    }
+    errors.extend(node.alarms.list(AlarmType::None.into()).iter().map(alarm_text));
+    Ok(StatusResponse {
+        header: Some(node.header()),
+        version: ETCD_VERSION.to_owned(),
+        db_size: i64::try_from(sizes.allocated_bytes).unwrap_or(i64::MAX),
+        leader: raft.leader.map_or(0, |leader| leader.0),
+        raft_index: raft.committed,
+        raft_term: raft.term,
+        raft_applied_index: raft.applied,
+        errors,
+        db_size_in_use: i64::try_from(sizes.in_use_bytes).unwrap_or(i64::MAX),
+        is_learner: node.is_learner(),
+        storage_version: CLUSTER_VERSION.to_owned(),
+        db_size_quota: node.quota_bytes(),
+        downgrade_info: Some(DowngradeInfo::default()),
+    })
+}
+
+/// An alarm as Go prints the message, which is what `etcdctl endpoint status` shows.
+fn alarm_text(alarm: &AlarmMember) -> String {
+    let member = match alarm.member_id {
+        0 => String::new(),
+        id => format!("memberID:{id}  "),
+    };
+    match AlarmType::try_from(alarm.alarm) {
+        Ok(kind) => format!("{member}alarm:{}", kind.as_str_name()),
+        Err(_) => format!("{member}alarm:{}", alarm.alarm),
+    }
+}
+
+pub(crate) async fn alarm(node: Arc<Node>, request: AlarmRequest) -> Result<AlarmResponse, Refusal> {
+    if request.action == i32::from(alarm_request::AlarmAction::Get) {
+        // etcd sends even this through the log, so that it fails where nothing can be agreed on; a barrier does the same.
+        node.consensus.read_barrier().await?;
+        let alarms = node.alarms.list(request.alarm);
+        return Ok(AlarmResponse { header: Some(node.header()), alarms });
+    }
+    let command = node.gate.alarm(request)?;
+    match node.consensus.propose(command).await? {
+        Reply::Alarm(mut response) => {
+            node.complete(&mut response.header);
+            Ok(response)
+        }
+        other => Err(unexpected("an alarm", &other)),
+    }
+}
+
+pub(crate) async fn defragment(
+    node: Arc<Node>,
+    _request: DefragmentRequest,
+) -> Result<DefragmentResponse, Refusal> {
+    node.upkeep.defragment().await?;
+    Ok(DefragmentResponse::default())
+}
+
+pub(crate) async fn hash(node: Arc<Node>, _request: HashRequest) -> Result<HashResponse, Refusal> {
+    let store = node.store.clone();
+    let (revision, hash) = off_shard(move || {
+        let started = tokio::time::Instant::now();
+        let hash = store.hash_all().map_err(|error| Refusal::Internal(error.to_string()))?;
+        metrics::get().mvcc.hash_seconds.record(started.elapsed().as_secs_f64());
+        Ok((store.revision(), hash))
+    })
+    .await?;
+    Ok(HashResponse { header: Some(node.facts.header(revision.0)), hash })
+}
+
+pub(crate) async fn hash_kv(node: Arc<Node>, request: HashKvRequest) -> Result<HashKvResponse, Refusal> {
+    let store = node.store.clone();
+    let hash: mvcc::KvHash = off_shard(move || {
+        let started = tokio::time::Instant::now();
+        let hash = store.hash(request.revision).map_err(refusal_of)?;
+        metrics::get().mvcc.hash_revision_seconds.record(started.elapsed().as_secs_f64());
+        Ok(hash)
+    })
+    .await?;
+    Ok(HashKvResponse {
+        header: Some(node.facts.header(hash.revision)),
+        hash: hash.hash,
+        compact_revision: hash.compact_revision,
+        hash_revision: hash.hash_revision,
+    })
+}
+
+/// Hands leadership over. A lone member can only hand it to itself, which is done when it is asked.
+pub(crate) async fn move_leader(node: Arc<Node>, request: MoveLeaderRequest) -> Result<MoveLeaderResponse, Refusal> {
+    if !node.consensus.status().is_leader {
+        return Err(Refusal::NotLeader);
+    }
+    let target = MemberId(request.target_id);
+    match node.members.get(target) {
+        None => Err(Refusal::BadLeaderTransferee),
+        Some(member) if member.is_learner => Err(Refusal::BadLeaderTransferee),
+        Some(_) if target == node.facts.member_id => Ok(MoveLeaderResponse::default()),
+        Some(_) => Err(Refusal::Unimplemented("handing leadership to another member is not in this release")),
+    }
+}
+
+/// Runs what reads the whole store where no other request waits for it.
+async fn off_shard<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Refusal::Internal(format!("the work was given up: {error}")))?
+}

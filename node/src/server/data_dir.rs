@@ -1,0 +1,219 @@
+//! The data directory at start: whose it is, whether it is whole, and what of it has to be made first.
+//!
+//! ```text
+//! <data-dir>/member/lock    held while a process serves this directory
+//! <data-dir>/member/wal/    the Raft log, in etcd's format (or --wal-dir)
+//! <data-dir>/member/store/  the state machine
+//! ```
+//!
+//! The log is made before the store, and says in its metadata whose it is; the store says the same in a row of its own.
+//! A log without a store is a first start that was cut short, or a store that was lost and is built again from a log that
+//! reaches back to the first entry. A store without its log is refused: what was acknowledged may be missing.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+
+use anyhow::{Context as _, bail};
+
+use crate::cluster::{self, ClusterId, Identity, Member, MemberId, Members};
+use crate::config::Config;
+use crate::log::{FileDisk, Log, Metadata, Recovered};
+use crate::mvcc::{self, AppliedMark, MvccOptions, Store, Writer};
+use crate::storage::{Storage, StorageOptions};
+
+/// What stands in `<data-dir>/member`, beside etcd's own names, which are refused.
+const MEMBER_ENTRIES: [&str; 4] = ["lock", "wal", "store", "index"];
+
+/// An opened data directory.
+pub(super) struct DataDir {
+    pub(super) path: PathBuf,
+    pub(super) identity: Identity,
+    pub(super) log: Log,
+    pub(super) recovered: Recovered,
+    pub(super) store: Store,
+    pub(super) writer: Writer,
+    pub(super) applied: AppliedMark,
+    pub(super) members: Members,
+    /// Released when the process ends.
+    _lock: File,
+}
+
+impl DataDir {
+    pub(super) fn open(config: &Config) -> anyhow::Result<DataDir> {
+        let path = config.member.data_dir.clone();
+        let member_dir = path.join("member");
+        make_dir(&path)?;
+        refuse_etcd(&member_dir)?;
+        make_dir(&member_dir)?;
+        let lock = lock(&member_dir.join("lock"))?;
+        warn_of_foreign_files(&path, &["member"])?;
+        warn_of_foreign_files(&member_dir, &MEMBER_ENTRIES)?;
+
+        let store_dir = member_dir.join("store");
+        let store_exists = has_entries(&store_dir)?;
+        let (log, recovered) = open_log(config, store_exists)?;
+        let logged = Identity {
+            cluster_id: ClusterId(recovered.metadata.cluster_id),
+            member_id: MemberId(recovered.metadata.node_id),
+        };
+        let (store, mut writer, applied) = open_store(config, &store_dir)?;
+        let members = match store.sys_get(cluster::IDENTITY_ROW)? {
+            Some(row) => {
+                check_identity(&row, logged, &store_dir)?;
+                let row = store.sys_get(cluster::MEMBERS_ROW)?.context("the store names no members; restore it")?;
+                Members::from_row(&row).context("the store's member list can't be read; restore it")?
+            }
+            None => found(config, logged, &mut writer)?,
+        };
+        Ok(DataDir { path, identity: logged, log, recovered, store, writer, applied, members, _lock: lock })
+    }
+}
+
+/// What etcd's rules make of the flags: this member's id and its cluster's.
+fn identity_from_flags(config: &Config) -> Identity {
+    let member_ids: Vec<MemberId> = config
+        .cluster
+        .initial
+        .values()
+        .map(|urls| {
+            let urls: Vec<String> = urls.iter().map(|url| url.text.clone()).collect();
+            MemberId::at_bootstrap(&urls, &config.cluster.token)
+        })
+        .collect();
+    let own: Vec<String> = config.cluster.initial[&config.member.name].iter().map(|url| url.text.clone()).collect();
+    Identity {
+        cluster_id: ClusterId::of(&member_ids),
+        member_id: MemberId::at_bootstrap(&own, &config.cluster.token),
+    }
+}
+
+/// Writes the first rows of a new store: whose it is and who the members are.
+fn found(config: &Config, identity: Identity, writer: &mut Writer) -> anyhow::Result<Members> {
+    let peer_urls = config.cluster.initial[&config.member.name].iter().map(|url| url.text.clone()).collect();
+    let member = Member {
+        id: identity.member_id,
+        name: String::new(),
+        peer_urls,
+        client_urls: Vec::new(),
+        is_learner: false,
+    };
+    let members = Members::new(vec![member]);
+    writer.sys_put(cluster::MEMBERS_ROW, members.to_row());
+    writer.sys_put(cluster::IDENTITY_ROW, serde_json::to_vec(&identity)?);
+    writer.commit(AppliedMark::default())?;
+    Ok(members)
+}
+
+fn check_identity(row: &[u8], logged: Identity, store_dir: &Path) -> anyhow::Result<()> {
+    let stored: Identity = serde_json::from_slice(row).context("the store's identity can't be read; restore it")?;
+    if stored != logged {
+        bail!(
+            "{}: the store belongs to member {} of cluster {}, the log beside it to member {} of cluster {}: \
+             put the directories back that belong together, or remove the data directory to start anew",
+            store_dir.display(),
+            stored.member_id,
+            stored.cluster_id,
+            logged.member_id,
+            logged.cluster_id
+        );
+    }
+    Ok(())
+}
+
+fn open_log(config: &Config, store_exists: bool) -> anyhow::Result<(Log, Recovered)> {
+    let wal_dir = config.member.wal_dir();
+    make_dir(&wal_dir)?;
+    let disk = || FileDisk::open(&wal_dir, config.member.fsync);
+    if !Log::exists(&mut disk()?)? {
+        if store_exists {
+            bail!(
+                "{}: no log, but a store beside it: what was acknowledged may be missing. Put the log back (see \
+                 --wal-dir), or remove the data directory to start anew",
+                wal_dir.display()
+            );
+        }
+        let identity = identity_from_flags(config);
+        let metadata = Metadata { node_id: identity.member_id.0, cluster_id: identity.cluster_id.0 };
+        drop(Log::create(disk()?, metadata).with_context(|| wal_dir.display().to_string())?);
+    }
+    let (log, recovered) = Log::open(disk()?).with_context(|| wal_dir.display().to_string())?;
+    for warning in &recovered.warnings {
+        crate::warn!("found in the log's directory", what = warning.to_string());
+    }
+    Ok((log, recovered))
+}
+
+fn open_store(config: &Config, store_dir: &Path) -> anyhow::Result<(Store, Writer, AppliedMark)> {
+    let filter_floor = Arc::new(AtomicI64::new(0));
+    let options = StorageOptions { filter_floor: Arc::clone(&filter_floor), ..StorageOptions::default() };
+    let storage = Storage::open(store_dir, options).with_context(|| store_dir.display().to_string())?;
+    for warning in storage.warnings() {
+        crate::warn!("found in the store's directory", what = warning.to_string());
+    }
+    let options = MvccOptions {
+        index_dump: config.member.data_dir.join("member").join("index"),
+        filter_floor,
+        compaction_rows_max: config.compaction.batch_revisions_max,
+        ..MvccOptions::default()
+    };
+    let (store, writer, opened) = mvcc::open(storage, options).with_context(|| store_dir.display().to_string())?;
+    Ok((store, writer, opened.applied))
+}
+
+/// Refuses a directory that etcd wrote: serving beside it would look like an empty cluster.
+fn refuse_etcd(member_dir: &Path) -> anyhow::Result<()> {
+    let database = member_dir.join("snap").join("db");
+    if database.exists() {
+        bail!(
+            "{}: an etcd data directory; importing one is not in this release. Use another --data-dir",
+            database.display()
+        );
+    }
+    Ok(())
+}
+
+fn make_dir(path: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(path).map_err(|error| match error.kind() {
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+            anyhow::anyhow!("{}: a file stands where a directory is needed; move it or use another --data-dir", path.display())
+        }
+        _ => anyhow::anyhow!("{}: can't make the directory ({error}); make it writable or use another --data-dir", path.display()),
+    })
+}
+
+fn lock(path: &Path) -> anyhow::Result<File> {
+    let file = File::create(path)
+        .map_err(|error| anyhow::anyhow!("{}: not writable ({error}); use another --data-dir", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            bail!("{}: another process serves this data directory; stop it or use another --data-dir", path.display())
+        }
+        Err(TryLockError::Error(error)) => bail!("{}: can't be locked ({error})", path.display()),
+    }
+}
+
+fn has_entries(path: &Path) -> anyhow::Result<bool> {
+    match fs::read_dir(path) {
+        Ok(mut entries) => Ok(entries.next().is_some()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error).with_context(|| path.display().to_string()),
+    }
+}
+
+/// Files that are not ours are left alone, and named once.
+fn warn_of_foreign_files(dir: &Path, known: &[&str]) -> anyhow::Result<()> {
+    for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+        let name = entry.with_context(|| dir.display().to_string())?.file_name();
+        if !known.iter().any(|known| name == **known) {
+            crate::warn!(
+                "found a file that is not part of the data directory; it is left alone",
+                path = dir.join(&name).display().to_string()
+            );
+        }
+    }
+    Ok(())
+}

@@ -128,6 +128,12 @@ impl Names {
         shown
     }
 
+    /// A new script knows no lease or member of the last one.
+    pub fn forget(&mut self) {
+        self.leases.clear();
+        self.members.clear();
+    }
+
     /// Takes note of a header's revision.
     pub fn saw(&mut self, revision: i64) {
         self.head = self.head.max(revision);

@@ -10,6 +10,7 @@ use kuorum_proto::etcdserverpb as pb;
 use kuorum_proto::mvccpb;
 use pb::watch_request::RequestUnion;
 use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 
 use crate::client::Client;
 use crate::clock::Deadline;
@@ -42,12 +43,11 @@ pub(crate) struct WatchLog {
 
 impl WatchLog {
     pub(crate) fn open(client: &Client) -> WatchLog {
-        let (requests, mut outgoing) = mpsc::channel(REQUESTS_MAX);
+        let (requests, outgoing) = mpsc::channel(REQUESTS_MAX);
         let (incoming, responses) = mpsc::channel(RESPONSES_MAX);
         let mut watch = client.watch.clone();
         tokio::spawn(async move {
-            let outgoing = std::future::poll_fn(move |context| outgoing.poll_recv(context));
-            let mut stream = match watch.watch(RequestStream(Box::pin(outgoing))).await {
+            let mut stream = match watch.watch(ReceiverStream::new(outgoing)).await {
                 Ok(answer) => answer.into_inner(),
                 Err(status) => {
                     // The script may have closed the stream already; then nobody waits for its end.
@@ -205,6 +205,3 @@ impl Watcher {
         self.last_revision = last;
     }
 }
-
-/// The outgoing half of a stream, fed by a channel.
-struct RequestStream(std::pin::Pin<Box<dyn Outgoing>>);

@@ -32,7 +32,8 @@ pub struct Names {
     pub head: i64,
     /// The last successful compaction.
     pub compacted: i64,
-    leases: BTreeMap<String, i64>,
+    /// Ids that the server chose, oldest first: a name may be granted again, and the older lease lives on.
+    leases: Vec<(String, i64)>,
     members: BTreeMap<String, u64>,
 }
 
@@ -62,7 +63,8 @@ impl Names {
     pub fn lease(&self, text: &str) -> Result<i64, String> {
         if let Some(digits) = text.strip_prefix("auto") {
             let absent = ABSENT_LEASE + number(digits)?;
-            return Ok(self.leases.get(text).copied().unwrap_or(absent));
+            let newest = self.leases.iter().rev().find(|(name, _)| name == text);
+            return Ok(newest.map_or(absent, |(_, id)| *id));
         }
         match text.strip_prefix('L') {
             Some(digits) => number(digits).map(|offset| LEASE_BASE + offset),
@@ -72,12 +74,12 @@ impl Names {
 
     pub fn learn_lease(&mut self, name: &str, id: i64) {
         if name.starts_with("auto") {
-            self.leases.insert(name.to_owned(), id);
+            self.leases.push((name.to_owned(), id));
         }
     }
 
     pub fn show_lease(&self, id: i64) -> String {
-        if let Some((name, _)) = self.leases.iter().find(|(_, known)| **known == id) {
+        if let Some((name, _)) = self.leases.iter().find(|(_, known)| *known == id) {
             return name.clone();
         }
         match id - LEASE_BASE {
@@ -114,7 +116,10 @@ impl Names {
 
     /// Replaces what differs between two servers in free text.
     pub fn show_text(&self, text: &str) -> String {
-        let mut shown = text.replace(&self.own.member_id.to_string(), "own");
+        // Go's text form of a message has one or two blanks between fields, chosen anew by every build and process.
+        let mut shown = text
+            .replace("  ", " ")
+            .replace(&self.own.member_id.to_string(), "own");
         for (name, id) in &self.members {
             shown = shown
                 .replace(&id.to_string(), name)

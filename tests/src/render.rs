@@ -24,7 +24,7 @@ pub fn refusal(status: &tonic::Status, names: &Names) -> String {
     )
 }
 
-/// The header as `rev=...`, with a word when its ids are not those of the server.
+/// The header as `rev=...`; as `at=...` where it has a revision but no ids, as inside a txn.
 pub(crate) fn header(header: Option<&pb::ResponseHeader>, names: &Names) -> String {
     let Some(header) = header else {
         return "no-header".to_owned();
@@ -41,7 +41,7 @@ pub(crate) fn header(header: Option<&pb::ResponseHeader>, names: &Names) -> Stri
         return format!("rev={revision}");
     }
     if (*cluster_id, *member_id, *raft_term) == (0, 0, 0) {
-        return format!("rev={revision} (no ids)");
+        return format!("at={revision}");
     }
     format!("rev={revision} (cluster {cluster_id} member {member_id} term {raft_term})")
 }

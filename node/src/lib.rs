@@ -16,10 +16,10 @@
 //! The modules below stand in that order: front door, before the log, consensus, the pure core, out again, upkeep.
 
 pub mod config;
-//pub mod server;
+pub mod server;
 
 pub(crate) mod rpc;
-//http;
+pub(crate) mod http;
 
 pub(crate) mod admission;
 pub(crate) mod command;

@@ -38,7 +38,7 @@ use std::path::PathBuf;
 
 pub(crate) use history::HistoryLimit;
 pub(crate) use startup::open;
-pub(crate) use store::Store;
+pub(crate) use store::{KvHash, Store};
 pub(crate) use write_txn::WriteTxn;
 pub(crate) use writer::{Committed, Writer};
 

@@ -55,7 +55,7 @@ pub(crate) use self::shards::{serve, shards};
 pub(crate) const CLUSTER_VERSION: &str = "3.7.0";
 
 /// etcd's overhead over --max-request-bytes: what a gRPC message may be larger than the request in it.
-const MESSAGE_OVERHEAD_BYTES: usize = 512 << 10;
+pub(crate) const MESSAGE_OVERHEAD_BYTES: usize = 512 << 10;
 
 /// What the handlers reach: one for the process.
 pub(crate) struct Node {

@@ -2,10 +2,9 @@
 
 mod data_dir;
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64};
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -40,8 +39,6 @@ const WATCH_FEED_BYTES_MAX: usize = 64 << 20;
 const WATCH_RECENT_BYTES_MAX: usize = 16 << 20;
 /// Bytes that may wait for one watching client.
 const WATCH_STREAM_BYTES_MAX: usize = 8 << 20;
-/// etcd's overhead over --max-request-bytes: what a gRPC message may be larger than the request in it.
-const GRPC_OVERHEAD_BYTES: usize = 512 << 10;
 
 /// Serves until SIGTERM or SIGINT.
 ///
@@ -49,7 +46,8 @@ const GRPC_OVERHEAD_BYTES: usize = 512 << 10;
 /// One sentence that says what hinders the start, where, and what to do. Nothing on disk is changed before the listeners
 /// are bound and the data directory is found to be this member's.
 #[expect(clippy::disallowed_methods, reason = "the clock seam: monotonic time of the process starts here")]
-pub fn run(config: &Config) -> anyhow::Result<()> {
+pub fn run(config: Config) -> anyhow::Result<()> {
+    let config = &config;
     let started = Instant::now();
     let listeners = rpc::bind(&config.listen)?;
     let data = DataDir::open(config)?;
@@ -83,6 +81,8 @@ struct Running {
     disk: JoinHandle<()>,
     /// Dropping it ends the clock and disk threads.
     stop: Sender<()>,
+    /// Held until everything else has stopped.
+    _lock: File,
 }
 
 impl Running {
@@ -234,7 +234,7 @@ fn driver(
 
 /// Tells the cluster this member's name and client URLs, and so waits until it leads and has applied its log.
 fn introduce(config: &Config, consensus: &consensus::Handle, gate: &Gate, facts: &Facts) -> anyhow::Result<()> {
-    let client_urls = config.cluster.advertise_client_urls.iter().map(|url| url.text.clone()).collect();
+    let client_urls = config.cluster.advertise_client_urls.iter().map(|url| url.text().to_owned()).collect();
     let request = ClusterMemberAttrSetRequest {
         member_id: facts.member_id.0,
         member_attributes: Some(Attributes { name: config.member.name.clone(), client_urls }),
@@ -250,7 +250,7 @@ fn introduce(config: &Config, consensus: &consensus::Handle, gate: &Gate, facts:
 
 fn watch_options(config: &Config) -> watch::Options {
     watch::Options {
-        fragment_bytes: config.limits.request_bytes_max + GRPC_OVERHEAD_BYTES,
+        fragment_bytes: config.limits.request_bytes_max + rpc::MESSAGE_OVERHEAD_BYTES,
         progress_interval_ms: u64::try_from(config.upkeep.watch_progress_interval.as_millis()).unwrap_or(u64::MAX),
         feed_bytes_max: WATCH_FEED_BYTES_MAX,
         recent_bytes_max: WATCH_RECENT_BYTES_MAX,

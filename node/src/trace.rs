@@ -172,6 +172,14 @@ pub fn write(level: Level, caller: Caller, message: &str, fields: &[Field<'_>]) 
     }
 }
 
+/// Logs what the configuration has to say.
+pub fn warn_of(warning: &crate::config::Warning) {
+    if is_enabled(Level::Warn) {
+        let fields: Vec<Field<'_>> = warning.fields.iter().map(|(name, value)| Field::new(name, value)).collect();
+        write(Level::Warn, Caller { file: file!(), line: line!() }, &warning.message, &fields);
+    }
+}
+
 #[expect(clippy::disallowed_methods, reason = "the log's own clock: nothing but the text of a line depends on it")]
 fn now() -> SystemTime {
     SystemTime::now()

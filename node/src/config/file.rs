@@ -73,7 +73,7 @@ pub(super) fn from_text(path: &str, text: &str) -> Result<Settings, ConfigError>
             return Err(ConfigError::Refused(words));
         }
     };
-    let mut reader = Reader { path, settings: Settings { from_file: true, ..Settings::default() } };
+    let mut reader = Reader { path, settings: Settings::of_file() };
     for (key, value) in entries {
         match key.as_str() {
             Some(key) => reader.top_level(&key.to_lowercase(), value)?,

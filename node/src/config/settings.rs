@@ -29,13 +29,17 @@ pub(super) enum Value {
 /// The values of one start, and what is to be said about them.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
-    pub(super) values: BTreeMap<&'static str, Value>,
+    values: BTreeMap<&'static str, Value>,
     /// Some of etcd's rules hold for the command line and variables alone.
     pub(super) from_file: bool,
     pub(super) warnings: Vec<Warning>,
 }
 
 impl Settings {
+    pub(super) fn of_file() -> Settings {
+        Settings { from_file: true, ..Settings::default() }
+    }
+
     /// A later value replaces an earlier one, as a repeated flag does.
     pub(super) fn put(&mut self, flag: &'static Flag, value: Value) {
         self.values.insert(flag.name, value);

@@ -16,7 +16,6 @@ use crate::metrics;
 use crate::mvcc::query::RangeQuery;
 use crate::refusal::Refusal;
 use crate::rpc::{Node, status};
-use crate::trace;
 
 /// Any key: what counts is that a read is served.
 const PROBED_KEY: &[u8] = b"health";
@@ -118,7 +117,7 @@ fn describe(name: &str, outcomes: &[Outcome], verbose: bool) -> Response<Body> {
         .expect("a String takes any text");
     }
     if outcomes.iter().any(|outcome| outcome.failure.is_some()) {
-        trace::error!("Health check error", path = format!("/{name}"), reason = details);
+        crate::error!("Health check error", path = format!("/{name}"), reason = details);
         return error(StatusCode::SERVICE_UNAVAILABLE, &details);
     }
     page(if verbose { details + "ok\n" } else { "ok\n".to_owned() })
@@ -153,7 +152,7 @@ fn describe_health(failure: Option<&str>) -> Response<Body> {
     let body = format!(r#"{{"health":"{}","reason":{reason}}}"#, failure.is_none());
     if failure.is_some() {
         health.failures.increment(1);
-        trace::warn!("/health error", output = body, "status-code" = 503);
+        crate::warn!("/health error", output = body, "status-code" = 503);
         return error(StatusCode::SERVICE_UNAVAILABLE, &body);
     }
     health.successes.increment(1);

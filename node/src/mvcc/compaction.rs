@@ -70,7 +70,7 @@ impl Store {
         let mut pass = Pass { store: self, batch: self.0.storage.batch(), rows: 0, done: CompactionDone::default(), pause };
         pass.run(before.revision, to)?;
         let done = pass.finish(before, to)?;
-        self.keep_compaction_hash(KvHash { hash, compact_revision: before.revision.0, hash_revision: to.0 });
+        self.keep_compaction_hash(KvHash { hash, compact_revision: before.revision.0, hash_revision: to.0, revision: to });
         let below = ChangeId { main: to.min(self.0.dump.revision().next()), sub: 0 };
         self.0.storage.drop_rev_tables(&row::rev_key(below))?;
         self.0.storage.nudge()?;

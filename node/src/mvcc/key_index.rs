@@ -19,6 +19,7 @@
 mod bulk;
 mod dump;
 mod inner;
+mod key_order;
 mod leaf;
 mod separators;
 mod state;
@@ -42,7 +43,10 @@ pub(crate) struct KeyIndex {
 
 impl KeyIndex {
     pub(crate) fn new() -> Self {
-        KeyIndex { root: Inner::empty(), len: 0 }
+        KeyIndex {
+            root: Inner::empty(),
+            len: 0,
+        }
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Option<KeyState> {
@@ -58,9 +62,7 @@ impl KeyIndex {
         if self.root.is_overfull() {
             let mut left = std::mem::replace(&mut self.root, Inner::empty());
             let (separator, right) = left.split(key);
-            let mut separators = Separators::default();
-            separators.push(&separator);
-            self.root = Inner::of_nodes(separators, [left, right]);
+            self.root = Inner::of_nodes(Separators::from_iter([separator]), [left, right]);
         }
         previous
     }
@@ -96,29 +98,33 @@ impl KeyIndex {
     pub(crate) fn visit(
         &self,
         range: KeyRange<'_>,
-        mut f: impl FnMut(&[u8], &KeyState) -> ControlFlow<()>,
+        f: impl FnMut(&[u8], &KeyState) -> ControlFlow<()>,
     ) {
-        if range.is_empty() {
-            return;
-        }
-        let (start, end) = match range {
-            KeyRange::One(key) => {
-                if let Some(state) = self.get(key) {
-                    // Nothing is left to stop.
-                    let (ControlFlow::Continue(()) | ControlFlow::Break(())) = f(key, &state);
-                }
-                return;
-            }
-            KeyRange::Span(start, end) => (start, Some(end)),
-            KeyRange::From(start) => (start, None),
-        };
         // A break has done its work once the scan has ended.
-        let (ControlFlow::Continue(()) | ControlFlow::Break(())) =
-            self.root.visit(Some(start), end, &mut Vec::new(), &mut f);
+        let (ControlFlow::Continue(()) | ControlFlow::Break(())) = self.scan(range, f);
     }
 
     /// The memory the index takes, without the allocator's own share. Looks at every leaf: for metrics, not for requests.
     pub(crate) fn resident_bytes(&self) -> usize {
         size_of::<Self>() + self.root.resident_bytes()
+    }
+
+    fn scan(
+        &self,
+        range: KeyRange<'_>,
+        mut f: impl FnMut(&[u8], &KeyState) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        if range.is_empty() {
+            return ControlFlow::Continue(());
+        }
+        let (start, end) = match range {
+            KeyRange::One(key) => {
+                let state = self.get(key);
+                return state.map_or(ControlFlow::Continue(()), |state| f(key, &state));
+            }
+            KeyRange::Span(start, end) => (start, Some(end)),
+            KeyRange::From(start) => (start, None),
+        };
+        self.root.visit(Some(start), end, &mut Vec::new(), &mut f)
     }
 }

@@ -76,6 +76,8 @@ pub(crate) struct KvHash {
     pub(crate) compact_revision: i64,
     /// The revision it covers.
     pub(crate) hash_revision: i64,
+    /// The store's revision when it was answered.
+    pub(crate) revision: Revision,
 }
 
 impl Store {
@@ -199,7 +201,7 @@ impl Store {
             // etcd looks among the stored hashes for revision 0 too, and so once answers a stale hash for "current".
             let stored = self.0.compaction_hashes.read().iter().find(|stored| stored.hash_revision == at).copied();
             if let Some(stored) = stored {
-                return Ok(stored);
+                return Ok(KvHash { revision: self.revision(), ..stored });
             }
         }
         let current = self.revision();
@@ -215,13 +217,14 @@ impl Store {
         if self.compacted() != compacted {
             return self.hash(at.0);
         }
-        Ok(KvHash { hash, compact_revision: compacted.0, hash_revision: at.0 })
+        Ok(KvHash { hash, compact_revision: compacted.0, hash_revision: at.0, revision: current })
     }
 
     pub(crate) fn hash_all(&self) -> Result<u32, StorageError> {
         hash::hash_all(&self.0.storage.view())
     }
 
+    /// Notes the hash taken when a compaction was carried out.
     pub(super) fn keep_compaction_hash(&self, hash: KvHash) {
         let mut hashes = self.0.compaction_hashes.write();
         hashes.push(hash);

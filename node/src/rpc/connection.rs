@@ -24,7 +24,6 @@ use super::listen::Role;
 use super::reply::Reply;
 use super::shards::{Front, becomes_true};
 use crate::http;
-use crate::trace;
 
 /// How long a client may stay silent before its first byte (grpc-go: connectionTimeout).
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(120);
@@ -82,7 +81,7 @@ pub(super) async fn serve(front: Arc<Front>, pages: Pages, socket: TcpStream, ro
     };
     if let Err(error) = closed {
         // A client that goes away or talks nonsense is no fault of this process.
-        trace::debug!("a client connection ended in disorder", error = error.to_string());
+        crate::debug!("a client connection ended in disorder", error = error.to_string());
     }
 }
 

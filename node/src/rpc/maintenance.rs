@@ -101,7 +101,7 @@ pub(crate) async fn hash_kv(node: Arc<Node>, request: HashKvRequest) -> Result<H
     })
     .await?;
     Ok(HashKvResponse {
-        header: Some(node.facts.header(hash.revision)),
+        header: Some(node.facts.header(hash.revision.0)),
         hash: hash.hash,
         compact_revision: hash.compact_revision,
         hash_revision: hash.hash_revision,

@@ -24,7 +24,6 @@ use super::listen::{Bound, Role};
 use super::{Node, Options};
 use crate::consensus::answers::PostOffice;
 use crate::metrics;
-use crate::trace;
 
 /// Accepted sockets that may wait for one shard; past it the acceptor waits.
 const SOCKETS_WAITING_MAX: usize = 1024;
@@ -154,7 +153,7 @@ async fn accept(listener: TcpListener, role: Role, doors: Vec<mpsc::Sender<Accep
             match listener.accept().await.and_then(|(socket, _)| socket.into_std()) {
                 Ok(socket) => break socket,
                 Err(error) => {
-                    trace::warn!("a connection could not be accepted", error = error.to_string());
+                    crate::warn!("a connection could not be accepted", error = error.to_string());
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

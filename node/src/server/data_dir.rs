@@ -13,16 +13,15 @@
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
 
 use anyhow::{Context as _, bail};
 
 use crate::cluster::{self, ClusterId, Identity, Member, MemberId, Members};
 use crate::config::Config;
 use crate::log::{FileDisk, Log, Metadata, Recovered};
+use crate::mvcc::filter::Floor;
 use crate::mvcc::{self, AppliedMark, MvccOptions, Store, Writer};
-use crate::storage::{Storage, StorageOptions};
+use crate::storage::Storage;
 
 /// What stands in `<data-dir>/member`, beside etcd's own names, which are refused.
 const MEMBER_ENTRIES: [&str; 4] = ["lock", "wal", "store", "index"];
@@ -38,7 +37,7 @@ pub(super) struct DataDir {
     pub(super) applied: AppliedMark,
     pub(super) members: Members,
     /// Released when the process ends.
-    _lock: File,
+    pub(super) lock: File,
 }
 
 impl DataDir {
@@ -68,7 +67,7 @@ impl DataDir {
             }
             None => found(config, logged, &mut writer)?,
         };
-        Ok(DataDir { path, identity: logged, log, recovered, store, writer, applied, members, _lock: lock })
+        Ok(DataDir { path, identity: logged, log, recovered, store, writer, applied, members, lock })
     }
 }
 
@@ -79,11 +78,11 @@ fn identity_from_flags(config: &Config) -> Identity {
         .initial
         .values()
         .map(|urls| {
-            let urls: Vec<String> = urls.iter().map(|url| url.text.clone()).collect();
+            let urls: Vec<String> = urls.iter().map(|url| url.text().to_owned()).collect();
             MemberId::at_bootstrap(&urls, &config.cluster.token)
         })
         .collect();
-    let own: Vec<String> = config.cluster.initial[&config.member.name].iter().map(|url| url.text.clone()).collect();
+    let own: Vec<String> = config.cluster.initial[&config.member.name].iter().map(|url| url.text().to_owned()).collect();
     Identity {
         cluster_id: ClusterId::of(&member_ids),
         member_id: MemberId::at_bootstrap(&own, &config.cluster.token),
@@ -92,7 +91,7 @@ fn identity_from_flags(config: &Config) -> Identity {
 
 /// Writes the first rows of a new store: whose it is and who the members are.
 fn found(config: &Config, identity: Identity, writer: &mut Writer) -> anyhow::Result<Members> {
-    let peer_urls = config.cluster.initial[&config.member.name].iter().map(|url| url.text.clone()).collect();
+    let peer_urls = config.cluster.initial[&config.member.name].iter().map(|url| url.text().to_owned()).collect();
     let member = Member {
         id: identity.member_id,
         name: String::new(),
@@ -147,20 +146,11 @@ fn open_log(config: &Config, store_exists: bool) -> anyhow::Result<(Log, Recover
 }
 
 fn open_store(config: &Config, store_dir: &Path) -> anyhow::Result<(Store, Writer, AppliedMark)> {
-    let filter_floor = Arc::new(AtomicI64::new(0));
-    let options = StorageOptions { filter_floor: Arc::clone(&filter_floor), ..StorageOptions::default() };
-    let storage = Storage::open(store_dir, options).with_context(|| store_dir.display().to_string())?;
-    for warning in storage.warnings() {
-        crate::warn!("found in the store's directory", what = warning.to_string());
-    }
-    let options = MvccOptions {
-        index_dump: config.member.data_dir.join("member").join("index"),
-        filter_floor,
-        compaction_rows_max: config.compaction.batch_revisions_max,
-        ..MvccOptions::default()
-    };
-    let (store, writer, opened) = mvcc::open(storage, options).with_context(|| store_dir.display().to_string())?;
-    Ok((store, writer, opened.applied))
+    let floor = Floor::new();
+    let storage = Storage::open(store_dir, floor.filters())?;
+    let index_dump = config.member.data_dir.join("member").join("index");
+    let options = MvccOptions::new(index_dump, config.compaction.batch_revisions_max);
+    mvcc::open(storage, floor, options).with_context(|| store_dir.display().to_string())
 }
 
 /// Refuses a directory that etcd wrote: serving beside it would look like an empty cluster.

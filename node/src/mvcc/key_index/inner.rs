@@ -10,8 +10,9 @@
 
 use std::ops::ControlFlow;
 
+use super::key_order::shortest_separator;
 use super::leaf::Leaf;
-use super::separators::{Separators, shortest_separator};
+use super::separators::Separators;
 use super::state::KeyState;
 
 /// The most children of a node: two levels of inner nodes then hold 16,000 leaves, about 2 million keys, and the counts
@@ -39,7 +40,10 @@ struct Branch {
 
 impl Branch {
     fn new(node: Inner) -> Branch {
-        Branch { count: node.count(), node: Box::new(node) }
+        Branch {
+            count: node.count(),
+            node: Box::new(node),
+        }
     }
 }
 
@@ -49,14 +53,31 @@ impl Inner {
     }
 
     pub(super) fn of_leaves(separators: Separators, leaves: Vec<Leaf>) -> Inner {
-        assert!(separators.len() + 1 == leaves.len(), "{} separators", separators.len());
-        Inner { separators, children: Children::Leaves(leaves) }
+        assert!(
+            separators.len() + 1 == leaves.len(),
+            "{} separators",
+            separators.len()
+        );
+        Inner {
+            separators,
+            children: Children::Leaves(leaves),
+        }
     }
 
-    pub(super) fn of_nodes(separators: Separators, nodes: impl IntoIterator<Item = Inner>) -> Inner {
+    pub(super) fn of_nodes(
+        separators: Separators,
+        nodes: impl IntoIterator<Item = Inner>,
+    ) -> Inner {
         let branches: Vec<_> = nodes.into_iter().map(Branch::new).collect();
-        assert!(separators.len() + 1 == branches.len(), "{} separators", separators.len());
-        Inner { separators, children: Children::Branches(branches) }
+        assert!(
+            separators.len() + 1 == branches.len(),
+            "{} separators",
+            separators.len()
+        );
+        Inner {
+            separators,
+            children: Children::Branches(branches),
+        }
     }
 
     /// How many keys are below this node.
@@ -92,7 +113,10 @@ impl Inner {
                     return before + leaves[at].rank(key);
                 }
                 Children::Branches(branches) => {
-                    before += branches[..at].iter().map(|branch| branch.count).sum::<usize>();
+                    before += branches[..at]
+                        .iter()
+                        .map(|branch| branch.count)
+                        .sum::<usize>();
                     node = &branches[at].node;
                 }
             }
@@ -131,7 +155,11 @@ impl Inner {
         let at = self.separators.route(key);
         let branches = match &mut self.children {
             Children::Leaves(leaves) => {
-                return LeafParent { separators: &mut self.separators, leaves }.insert(key, value);
+                return LeafParent {
+                    separators: &mut self.separators,
+                    leaves,
+                }
+                .insert(key, value);
             }
             Children::Branches(branches) => branches,
         };
@@ -158,13 +186,23 @@ impl Inner {
     pub(super) fn split(&mut self, key: &[u8]) -> (Box<[u8]>, Inner) {
         let last = self.len() - 1;
         // Ascending keys leave full nodes behind, as they leave full leaves.
-        let at = if self.separators.route(key) == last { last.min(CHILDREN_MAX) } else { self.len() / 2 };
+        let at = if self.separators.route(key) == last {
+            last.min(CHILDREN_MAX)
+        } else {
+            self.len() / 2
+        };
         let (separator, separators) = self.separators.split(at - 1);
         let children = match &mut self.children {
             Children::Leaves(leaves) => Children::Leaves(leaves.split_off(at)),
             Children::Branches(branches) => Children::Branches(branches.split_off(at)),
         };
-        (separator, Inner { separators, children })
+        (
+            separator,
+            Inner {
+                separators,
+                children,
+            },
+        )
     }
 
     /// Removes `key` and returns its state. The node may have no child left then.
@@ -172,7 +210,11 @@ impl Inner {
         let at = self.separators.route(key);
         let branches = match &mut self.children {
             Children::Leaves(leaves) => {
-                return LeafParent { separators: &mut self.separators, leaves }.remove(at, key);
+                return LeafParent {
+                    separators: &mut self.separators,
+                    leaves,
+                }
+                .remove(at, key);
             }
             Children::Branches(branches) => branches,
         };
@@ -191,7 +233,9 @@ impl Inner {
     /// The only child, when it is a node: it can take the place of this one.
     pub(super) fn take_only_node(&mut self) -> Option<Inner> {
         match &mut self.children {
-            Children::Branches(branches) if branches.len() == 1 => branches.pop().map(|branch| *branch.node),
+            Children::Branches(branches) if branches.len() == 1 => {
+                branches.pop().map(|branch| *branch.node)
+            }
             Children::Branches(_) | Children::Leaves(_) => None,
         }
     }
@@ -204,8 +248,13 @@ impl Inner {
                 leaves.capacity() * size_of::<Leaf>() + pages
             }
             Children::Branches(branches) => {
-                let nodes: usize = branches.iter().map(|branch| branch.node.resident_bytes()).sum();
-                branches.capacity() * size_of::<Branch>() + branches.len() * size_of::<Inner>() + nodes
+                let nodes: usize = branches
+                    .iter()
+                    .map(|branch| branch.node.resident_bytes())
+                    .sum();
+                branches.capacity() * size_of::<Branch>()
+                    + branches.len() * size_of::<Inner>()
+                    + nodes
             }
         };
         self.separators.resident_bytes() + children
@@ -232,7 +281,9 @@ impl Inner {
         };
         let right = branches.remove(left + 1);
         branches[left].count += right.count;
-        branches[left].node.append(self.separators.get(left), *right.node);
+        branches[left]
+            .node
+            .append(self.separators.get(left), *right.node);
         self.separators.remove(left);
     }
 
@@ -242,7 +293,8 @@ impl Inner {
         match (&mut self.children, right.children) {
             (Children::Leaves(left), Children::Leaves(right)) => left.extend(right),
             (Children::Branches(left), Children::Branches(right)) => left.extend(right),
-            (Children::Leaves(_), Children::Branches(_)) | (Children::Branches(_), Children::Leaves(_)) => {
+            (Children::Leaves(_), Children::Branches(_))
+            | (Children::Branches(_), Children::Leaves(_)) => {
                 unreachable!("neighbours have the same height")
             }
         }
@@ -286,7 +338,11 @@ impl LeafParent<'_> {
         if slot == self.leaves[at].len() {
             let last = self.leaves[at].last_key();
             let separator = shortest_separator(&last, key);
-            if self.leaves.get_mut(at + 1).is_some_and(|right| right.insert(0, key, value)) {
+            if self
+                .leaves
+                .get_mut(at + 1)
+                .is_some_and(|right| right.insert(0, key, value))
+            {
                 self.separators.replace(at, separator);
             } else {
                 self.leaves.insert(at + 1, Leaf::single(key, value));
@@ -313,7 +369,8 @@ impl LeafParent<'_> {
     fn split(&mut self, at: usize, slot: usize) {
         let right = self.leaves[at].split(slot);
         let left_last = self.leaves[at].last_key();
-        self.separators.insert(at, shortest_separator(&left_last, &right.key(0)));
+        self.separators
+            .insert(at, shortest_separator(&left_last, &right.key(0)));
         self.leaves.insert(at + 1, right);
     }
 
@@ -353,6 +410,7 @@ impl Inner {
     pub(super) fn check(&self) -> (usize, Vec<u8>, Vec<u8>) {
         assert!(self.len() <= CHILDREN_MAX);
         assert_eq!(self.separators.len() + 1, self.len());
+        self.separators.check();
         let children: Vec<_> = match &self.children {
             Children::Leaves(leaves) => leaves
                 .iter()
@@ -362,14 +420,24 @@ impl Inner {
                 })
                 .collect(),
             Children::Branches(branches) => {
-                assert!(branches.iter().all(|branch| branch.count == branch.node.count()));
+                assert!(
+                    branches
+                        .iter()
+                        .all(|branch| branch.count == branch.node.count())
+                );
                 branches.iter().map(|branch| branch.node.check()).collect()
             }
         };
         for (at, pair) in children.windows(2).enumerate() {
             let separator = self.separators.get(at);
-            assert!(pair[0].2.as_slice() < separator, "separator {at} is at or below its left");
-            assert!(separator <= pair[1].1.as_slice(), "separator {at} is above its right");
+            assert!(
+                pair[0].2.as_slice() < separator,
+                "separator {at} is at or below its left"
+            );
+            assert!(
+                separator <= pair[1].1.as_slice(),
+                "separator {at} is above its right"
+            );
             assert_eq!(pair[0].0, pair[1].0, "the children differ in height");
         }
         let (height, first, _) = children[0].clone();

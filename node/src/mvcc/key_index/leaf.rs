@@ -13,9 +13,10 @@
 //! Invariant: a leaf of two keys or more is at most [`UPDATE_BYTES_MAX`] long. A key too large for that has a leaf to
 //! itself, so an offset always fits 16 bits. A leaf that has no room says so and stays as it was; `inner` then splits it.
 
+use std::cmp::Ordering;
 use std::ops::{ControlFlow, Range};
 
-use super::separators::common_prefix_len;
+use super::key_order::{common_prefix_len, head, head_within};
 use super::state::KeyState;
 use super::varint;
 
@@ -71,14 +72,18 @@ impl Leaf {
         let (offsets, []) = offsets.as_chunks::<OFFSET_BYTES>() else {
             unreachable!("the offsets take a multiple of their size");
         };
+        let head = head(suffix);
         let (mut low, mut high) = (0, offsets.len());
         while low < high {
             let middle = low.midpoint(high);
-            let (stored, _) = suffix_at(entries, usize::from(u16::from_le_bytes(offsets[middle])));
-            match stored.cmp(suffix) {
-                std::cmp::Ordering::Less => low = middle + 1,
-                std::cmp::Ordering::Equal => return Ok(middle),
-                std::cmp::Ordering::Greater => high = middle,
+            let start = usize::from(u16::from_le_bytes(offsets[middle]));
+            let (len, behind) = suffix_len_at(entries, start);
+            let other = head_within(behind, len);
+            let order = other.cmp(&head).then_with(|| behind[..len].cmp(suffix));
+            match order {
+                Ordering::Less => low = middle + 1,
+                Ordering::Equal => return Ok(middle),
+                Ordering::Greater => high = middle,
             }
         }
         Err(low)
@@ -180,14 +185,20 @@ impl Leaf {
     /// Where to split a full leaf so that a key can go to `slot`: there, when it goes on with an ascending run, which
     /// then leaves full leaves behind; else in the middle.
     pub(super) fn split_place(&self, slot: usize) -> usize {
-        if slot > 0 && slot == usize::from(self.run_end) { slot } else { self.middle() }
+        if slot > 0 && slot == usize::from(self.run_end) {
+            slot
+        } else {
+            self.middle()
+        }
     }
 
     /// The key that starts the upper half of the bytes. Neither half is empty when the leaf has two keys.
     pub(super) fn middle(&self) -> usize {
         let middle = self.prefix_len().midpoint(self.offsets_start());
         let mut places = 1..self.len() - 1;
-        places.find(|&at| self.position(at) >= middle).unwrap_or(self.len() - 1)
+        places
+            .find(|&at| self.position(at) >= middle)
+            .unwrap_or(self.len() - 1)
     }
 
     /// Keeps the keys before `at` and returns the others. There are some of both.
@@ -281,7 +292,8 @@ impl Leaf {
 
     /// The suffix and the packed state at `at`.
     fn entry(&self, at: usize) -> (&[u8], &[u8]) {
-        suffix_at(&self.page[..self.position(at + 1)], self.position(at))
+        let (len, behind) = suffix_len_at(&self.page[..self.position(at + 1)], self.position(at));
+        behind.split_at(len)
     }
 
     fn splice_in(&mut self, at: usize, suffix: &[u8], value: &[u8], entry_len: usize) {
@@ -291,7 +303,8 @@ impl Leaf {
         let page_len = self.page.len();
         let slot = self.offsets_start() + OFFSET_BYTES * at;
         self.grow(entry_len + OFFSET_BYTES);
-        self.page.copy_within(slot..page_len, slot + entry_len + OFFSET_BYTES);
+        self.page
+            .copy_within(slot..page_len, slot + entry_len + OFFSET_BYTES);
         self.page.copy_within(start..slot, start + entry_len);
         self.page[slot + entry_len..][..OFFSET_BYTES].copy_from_slice(&offset.to_le_bytes());
         let mut write = start;
@@ -306,7 +319,8 @@ impl Leaf {
     fn grow(&mut self, bytes: usize) {
         let len = self.page.len() + bytes;
         if len > self.page.capacity() {
-            self.page.reserve_exact(len.next_multiple_of(GROWTH_BYTES) - self.page.len());
+            self.page
+                .reserve_exact(len.next_multiple_of(GROWTH_BYTES) - self.page.len());
         }
         self.page.resize(len, 0);
     }
@@ -327,16 +341,21 @@ impl Leaf {
         let shift = grown.wrapping_sub(u16::try_from(shrunk).expect(expectation));
         let slot = self.offsets_start() + OFFSET_BYTES * at;
         for offset in self.page[slot..].as_chunks_mut().0 {
-            *offset = u16::from_le_bytes(*offset).wrapping_add(shift).to_le_bytes();
+            *offset = u16::from_le_bytes(*offset)
+                .wrapping_add(shift)
+                .to_le_bytes();
         }
     }
 }
 
-/// The suffix of the entry at `at` and all bytes behind the suffix.
+/// The length of the suffix of the entry at `at` and all bytes from the suffix on.
 #[inline]
-fn suffix_at(entries: &[u8], mut at: usize) -> (&[u8], &[u8]) {
+fn suffix_len_at(entries: &[u8], mut at: usize) -> (usize, &[u8]) {
     let len = varint::read(entries, &mut at).expect("every entry starts with a length");
-    entries[at..].split_at(usize::try_from(len).expect("a suffix fits the memory it lies in"))
+    (
+        usize::try_from(len).expect("a suffix fits the memory it lies in"),
+        &entries[at..],
+    )
 }
 
 fn unpack(value: &[u8]) -> KeyState {
@@ -354,7 +373,11 @@ impl Builder {
     fn new(prefix: &[u8], capacity: usize) -> Builder {
         let mut page = Vec::with_capacity(capacity);
         page.extend_from_slice(prefix);
-        Builder { page, prefix_len: prefix.len(), offsets: Vec::new() }
+        Builder {
+            page,
+            prefix_len: prefix.len(),
+            offsets: Vec::new(),
+        }
     }
 
     /// Appends an entry whose suffix is given in two pieces.
@@ -380,7 +403,8 @@ impl Builder {
     }
 
     fn finish(mut self) -> Leaf {
-        self.page.extend(self.offsets.iter().flat_map(|offset| offset.to_le_bytes()));
+        self.page
+            .extend(self.offsets.iter().flat_map(|offset| offset.to_le_bytes()));
         Leaf {
             page: self.page,
             prefix_len: u32::try_from(self.prefix_len).expect("a key is far below 4 GiB"),
@@ -394,7 +418,11 @@ impl Builder {
 impl Leaf {
     /// Checks the order and the size of the leaf and returns its first and last key.
     pub(super) fn check(&self) -> (Vec<u8>, Vec<u8>) {
-        assert!(self.len == 1 || self.page.len() <= UPDATE_BYTES_MAX, "{} bytes", self.page.len());
+        assert!(
+            self.len == 1 || self.page.len() <= UPDATE_BYTES_MAX,
+            "{} bytes",
+            self.page.len()
+        );
         assert!(self.page.capacity() <= self.page.len() + SPARE_BYTES_MAX);
         assert_eq!(self.position(0), self.prefix_len());
         for at in 1..self.len() {

@@ -1,12 +1,18 @@
 //! The keys that separate the children of an inner node, packed end to end.
 //!
 //! Separator `i` is above every key of child `i` and at or below every key of child `i + 1`, so there is one fewer than
-//! there are children.
+//! there are children. The search runs over the heads of the separators behind their common prefix.
+
+use super::key_order::{common_prefix_len, head};
 
 #[derive(Default)]
 pub(super) struct Separators {
     bytes: Vec<u8>,
     ends: Vec<u32>,
+    /// What the first and the last separator, and so all of them, have in common.
+    prefix_len: usize,
+    /// The heads of the separators without the prefix.
+    heads: Vec<u128>,
 }
 
 impl Separators {
@@ -21,27 +27,35 @@ impl Separators {
     /// The child that `key` belongs to.
     #[inline]
     pub(super) fn route(&self, key: &[u8]) -> usize {
-        let (mut low, mut high) = (0, self.ends.len());
+        let prefix = &self.bytes[..self.prefix_len];
+        let Some(suffix) = key.strip_prefix(prefix) else {
+            return if key < prefix { 0 } else { self.len() };
+        };
+        let head = head(suffix);
+        let mut at = self.heads.partition_point(|&other| other < head);
+        let equal = self.heads[at..]
+            .iter()
+            .take_while(|&&other| other == head)
+            .count();
+        let (mut low, mut high) = (at, at + equal);
         while low < high {
-            let middle = low.midpoint(high);
-            if self.get(middle) <= key {
-                low = middle + 1;
+            at = low.midpoint(high);
+            if self.get(at) <= key {
+                low = at + 1;
             } else {
-                high = middle;
+                high = at;
             }
         }
         low
     }
 
     pub(super) fn insert(&mut self, at: usize, separator: &[u8]) {
-        let start = self.start(at);
-        self.bytes.splice(start..start, separator.iter().copied());
-        self.ends.insert(at, position(start));
-        self.shift_ends(at, separator.len(), 0);
-    }
-
-    pub(super) fn push(&mut self, separator: &[u8]) {
-        self.insert(self.len(), separator);
+        self.insert_bytes(at, separator);
+        if self.common_len() == self.prefix_len {
+            self.heads.insert(at, head(&separator[self.prefix_len..]));
+        } else {
+            self.rebuild_heads();
+        }
     }
 
     pub(super) fn remove(&mut self, at: usize) {
@@ -50,6 +64,10 @@ impl Separators {
         self.bytes.drain(start..start + removed);
         self.ends.remove(at);
         self.shift_ends(at, 0, removed);
+        self.heads.remove(at);
+        if self.common_len() != self.prefix_len {
+            self.rebuild_heads();
+        }
     }
 
     /// Removes a separator of child `at`, which goes as well.
@@ -67,29 +85,42 @@ impl Separators {
     /// Keeps the separators before `at` and returns the one at `at` and those behind it.
     pub(super) fn split(&mut self, at: usize) -> (Box<[u8]>, Separators) {
         let separator = Box::from(self.get(at));
-        let mut right = Separators::default();
-        for behind in at + 1..self.len() {
-            right.push(self.get(behind));
-        }
+        let right = (at + 1..self.len())
+            .map(|behind| self.get(behind))
+            .collect();
         self.bytes.truncate(self.start(at));
         self.ends.truncate(at);
+        self.rebuild_heads();
         (separator, right)
     }
 
     /// Appends `separator` and all of `right`.
     pub(super) fn append(&mut self, separator: &[u8], right: &Separators) {
-        self.push(separator);
+        self.insert_bytes(self.len(), separator);
         for at in 0..right.len() {
-            self.push(right.get(at));
+            self.insert_bytes(self.len(), right.get(at));
         }
+        self.rebuild_heads();
     }
 
     pub(super) fn resident_bytes(&self) -> usize {
-        self.bytes.capacity() + self.ends.capacity() * size_of::<u32>()
+        let heads = self.heads.capacity() * size_of::<u128>();
+        self.bytes.capacity() + self.ends.capacity() * size_of::<u32>() + heads
     }
 
     fn start(&self, at: usize) -> usize {
-        if at == 0 { 0 } else { self.ends[at - 1] as usize }
+        if at == 0 {
+            0
+        } else {
+            self.ends[at - 1] as usize
+        }
+    }
+
+    fn insert_bytes(&mut self, at: usize, separator: &[u8]) {
+        let start = self.start(at);
+        self.bytes.splice(start..start, separator.iter().copied());
+        self.ends.insert(at, position(start));
+        self.shift_ends(at, separator.len(), 0);
     }
 
     fn shift_ends(&mut self, from: usize, grown: usize, shrunk: usize) {
@@ -97,18 +128,46 @@ impl Separators {
             *end = position(*end as usize + grown - shrunk);
         }
     }
+
+    fn common_len(&self) -> usize {
+        match self.len() {
+            0 => 0,
+            len => common_prefix_len(self.get(0), self.get(len - 1)),
+        }
+    }
+
+    fn rebuild_heads(&mut self) {
+        self.prefix_len = self.common_len();
+        self.heads = (0..self.len())
+            .map(|at| head(&self.get(at)[self.prefix_len..]))
+            .collect();
+    }
+}
+
+impl<K: AsRef<[u8]>> FromIterator<K> for Separators {
+    /// Of keys in ascending order.
+    fn from_iter<I: IntoIterator<Item = K>>(keys: I) -> Self {
+        let mut separators = Separators::default();
+        for key in keys {
+            separators.insert_bytes(separators.len(), key.as_ref());
+        }
+        separators.rebuild_heads();
+        separators
+    }
 }
 
 fn position(at: usize) -> u32 {
     u32::try_from(at).expect("the separators of one node stay far below 4 GiB")
 }
 
-/// The shortest key above `left` and at or below `right`, where `left` is below `right`.
-pub(super) fn shortest_separator<'a>(left: &[u8], right: &'a [u8]) -> &'a [u8] {
-    &right[..=common_prefix_len(left, right)]
-}
-
-/// How many bytes `a` and `b` have in common at their start.
-pub(super) fn common_prefix_len(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+#[cfg(test)]
+impl Separators {
+    pub(super) fn check(&self) {
+        assert_eq!(self.prefix_len, self.common_len());
+        assert_eq!(self.heads.len(), self.len());
+        for at in 0..self.len() {
+            assert_eq!(self.heads[at], head(&self.get(at)[self.prefix_len..]));
+            assert_eq!(self.route(self.get(at)), at + 1);
+        }
+    }
 }

@@ -52,6 +52,15 @@ impl Side {
         side
     }
 
+    /// Kills the member and starts it again on its data; streams end, revisions and leases keep their names.
+    pub async fn restart(&mut self) {
+        self.streams.clear();
+        self.member.kill();
+        self.member.start();
+        self.client = self.member.ready().await;
+        self.learn_own().await;
+    }
+
     async fn learn_own(&mut self) {
         let status = self
             .client

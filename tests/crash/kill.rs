@@ -137,6 +137,14 @@ fn broken(promises: &BTreeMap<String, Promise>, revision: i64, state: &BTreeMap<
 /// One round: load, kill, restart, look.
 async fn round(member: &mut Member, client: &mut Client, promises: &Promises, random: &mut Random, round: u64) {
     let (before, _) = read_all(client).await;
+    if round % COMPACTION_ROUNDS == COMPACTION_ROUNDS - 1 {
+        // Half of them go on in the background, under the load and into the kill.
+        let compaction = pb::CompactionRequest {
+            revision: before - 1,
+            physical: random.one_in(2),
+        };
+        client.kv.compact(compaction).await.unwrap();
+    }
     let hash = hash_at(client, before).await;
     let highest = {
         let promises = promises.lock().unwrap();
@@ -145,13 +153,6 @@ async fn round(member: &mut Member, client: &mut Client, promises: &Promises, ra
     let writers: Vec<_> = (0..WRITERS)
         .map(|writer| tokio::spawn(write(Client::new(&member.endpoint()), writer, promises.clone(), highest)))
         .collect();
-    if round % COMPACTION_ROUNDS == COMPACTION_ROUNDS - 1 {
-        let compaction = pb::CompactionRequest {
-            revision: before,
-            physical: random.one_in(2),
-        };
-        client.kv.compact(compaction).await.unwrap();
-    }
     tokio::time::sleep(Duration::from_millis(random.between(5, LOAD_MILLISECONDS_MAX))).await;
     member.kill();
     for writer in writers {

@@ -36,8 +36,8 @@ fn line(random: &mut Random) -> String {
         59..77 => txn(random, 0),
         77..84 => lease(random),
         84..86 => format!("compact {} physical", compaction(random)),
-        86..91 => watch(random),
-        91..94 => "events *".to_owned(),
+        86..90 => watch(random),
+        90..94 => "events *".to_owned(),
         94..97 => format!("hashkv {}", revision(random)),
         _ => bad(random),
     }

@@ -11,6 +11,8 @@ use crate::subject::Subject;
 /// Events that do not come within this time do not come.
 const EVENTS_WAIT: Duration = Duration::from_secs(5);
 const EVENTS_POLL: Duration = Duration::from_millis(2);
+/// etcd looks after watchers that start in the past every 100 ms (its sync loop).
+const CATCH_UP: Duration = Duration::from_millis(220);
 
 /// What a script found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +47,8 @@ pub struct Pair {
     pub etcd: Option<Side>,
     /// Silence after which no more events are expected; zero where later steps will see them.
     pub quiet: Duration,
+    /// Whether a watcher may still be catching up, or be about to hear that its start is compacted.
+    catches_up: bool,
 }
 
 impl Pair {
@@ -55,6 +59,7 @@ impl Pair {
             subject,
             etcd: Some(etcd),
             quiet: Duration::ZERO,
+            catches_up: false,
         }
     }
 
@@ -63,6 +68,7 @@ impl Pair {
             subject: Side::started(subject, flags).await,
             etcd: None,
             quiet: Duration::ZERO,
+            catches_up: false,
         }
     }
 
@@ -93,6 +99,9 @@ impl Pair {
         }
         // What a watcher still catches up with depends on the moment of these two.
         if matches!(verb, "compact" | "cancel") && self.subject.has_streams() && self.etcd.is_some() {
+            if std::mem::take(&mut self.catches_up) {
+                tokio::time::sleep(CATCH_UP).await;
+            }
             let before = Step {
                 line: format!("(events before) {}", step.line),
                 number: step.number,
@@ -100,6 +109,7 @@ impl Pair {
             };
             self.settle(script, &before, "*").await?;
         }
+        self.catches_up |= verb == "watch" && step.line.contains(" rev=");
         let (got, etcds) = match &mut self.etcd {
             None => (self.subject.answer(&step.line).await, None),
             Some(etcd) => {

@@ -7,9 +7,6 @@
 pub(crate) mod shape;
 pub(crate) mod space;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use bytes::Bytes;
 use kuorum_proto::etcdserverpb::{
     AlarmRequest, CompactionRequest, DeleteRangeRequest, LeaseCheckpointRequest, LeaseGrantRequest, LeaseRevokeRequest,
@@ -49,13 +46,12 @@ pub(crate) struct Limits {
 pub(crate) struct Gate {
     limits: Limits,
     sizes: space::Sizes,
-    /// Set while a write of the log waits for room on the disk.
-    disk_full: Arc<AtomicBool>,
+    room: space::Room,
 }
 
 impl Gate {
-    pub(crate) fn new(limits: Limits, sizes: space::Sizes, disk_full: Arc<AtomicBool>) -> Gate {
-        Gate { limits, sizes, disk_full }
+    pub(crate) fn new(limits: Limits, sizes: space::Sizes, room: space::Room) -> Gate {
+        Gate { limits, sizes, room }
     }
 
     /// # Errors
@@ -131,11 +127,16 @@ impl Gate {
         shape::range_query(request)
     }
 
+    /// Whether an alarm can be written to the log at all.
+    pub(crate) fn can_raise_alarms(&self) -> bool {
+        !self.room.log_waits()
+    }
+
     fn check_space(&self, cost_bytes: u64) -> Result<(), Refusal> {
         if cost_bytes == 0 {
             return Ok(());
         }
-        if self.disk_full.load(Ordering::Acquire) {
+        if self.room.is_short() {
             return Err(Refusal::NoSpace);
         }
         match self.limits.quota_bytes {

@@ -25,6 +25,7 @@ use crate::command::Command;
 use crate::consensus::answers::Answer;
 use crate::lease::{LeaseId, LeaseRow, Leases};
 use crate::log::{EntryKind, LogEntry};
+use crate::metrics;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::{WriteTxn, Writer};
 use crate::refusal::Refusal;
@@ -125,6 +126,7 @@ impl Applier {
             Command::Txn(request) => {
                 // A peer's entry has not passed this member's admission; what could harm is looked at again.
                 shape::check_txn(&request, usize::MAX)?;
+                metrics::get().mvcc.txns.increment(1);
                 let mut txn = self.writer.txn();
                 let response = txn::execute(&mut txn, &self.leases, request)?;
                 txn.finish();
@@ -141,7 +143,9 @@ impl Applier {
 
     /// What raised alarms forbid: NOSPACE whatever needs space, CORRUPT everything but clearing it.
     fn check_alarms(&self, command: &Command) -> Result<(), Refusal> {
-        if self.alarms.corrupt() && !matches!(command, Command::Alarm(_) | Command::LeaseCheckpoint(_) | Command::MemberAttributes(_)) {
+        if self.alarms.corrupt()
+            && !matches!(command, Command::Alarm(_) | Command::LeaseCheckpoint(_) | Command::MemberAttributes(_))
+        {
             return Err(Refusal::Corrupt);
         }
         let needs_space = match command {
@@ -185,12 +189,17 @@ impl Applier {
             return Err(Refusal::LeaseNotFound.into());
         }
         let (ttl, row) = self.leases.grant(LeaseId(request.id), request.ttl)?;
+        let metrics = &metrics::get().lease;
+        metrics.granted.increment(1);
+        #[expect(clippy::cast_precision_loss, reason = "the sample of a histogram is a float")]
+        metrics.ttl_seconds.record(ttl as f64);
         self.keep(row);
         Ok(Reply::LeaseGrant(LeaseGrantResponse { header: self.header(), id: request.id, ttl, error: String::new() }))
     }
 
     fn lease_revoke(&mut self, request: &LeaseRevokeRequest) -> Result<Reply, Failure> {
         let (keys, row) = self.leases.revoke(LeaseId(request.id))?;
+        metrics::get().lease.revoked.increment(1);
         let mut txn = self.writer.txn();
         for key in keys {
             // The lease is gone, and so are its attachments: nothing to detach.

@@ -233,8 +233,10 @@ mod tests {
 
     fn nested(depth: usize) -> TxnRequest {
         let put = PutRequest { key: "k".into(), ..PutRequest::default() };
-        let mut txn =
-            TxnRequest { success: vec![RequestOp { request: Some(request_op::Request::RequestPut(put)) }], ..TxnRequest::default() };
+        let mut txn = TxnRequest {
+            success: vec![RequestOp { request: Some(request_op::Request::RequestPut(put)) }],
+            ..TxnRequest::default()
+        };
         for _ in 1..depth {
             let request = Some(request_op::Request::RequestTxn(txn));
             txn = TxnRequest { success: vec![RequestOp { request }], ..TxnRequest::default() };

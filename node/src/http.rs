@@ -88,11 +88,8 @@ async fn check_access(State(options): State<Arc<Options>>, request: Request, nex
         return error(StatusCode::MISDIRECTED_REQUEST, &sentence);
     }
     let origin = allowed_origin(&options, request.headers());
-    let mut response = if request.method() == Method::OPTIONS {
-        Response::new(Body::empty())
-    } else {
-        next.run(request).await
-    };
+    let mut response =
+        if request.method() == Method::OPTIONS { Response::new(Body::empty()) } else { next.run(request).await };
     if let Some(origin) = origin {
         let headers = response.headers_mut();
         let allowed = HeaderValue::from_static("accept, content-type, authorization");
@@ -154,7 +151,8 @@ mod tests {
     fn check(options: &Options, request: Request) -> (u16, String, Vec<String>) {
         let mut pages = for_clients(Router::new().fallback(not_found), options);
         let response = futures::executor::block_on(pages.call(request)).unwrap();
-        let (code, headers) = (response.status().as_u16(), response.headers().keys().map(ToString::to_string).collect());
+        let (code, headers) =
+            (response.status().as_u16(), response.headers().keys().map(ToString::to_string).collect());
         let body = futures::executor::block_on(axum::body::to_bytes(response.into_body(), 1 << 20)).unwrap();
         (code, String::from_utf8(body.to_vec()).unwrap(), headers)
     }

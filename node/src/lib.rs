@@ -18,8 +18,8 @@
 pub mod config;
 pub mod server;
 
-pub(crate) mod rpc;
 pub(crate) mod http;
+pub(crate) mod rpc;
 
 pub(crate) mod admission;
 pub(crate) mod command;
@@ -28,11 +28,11 @@ pub(crate) mod refusal;
 pub(crate) mod consensus;
 pub mod log;
 
-pub(crate) mod apply;
-pub(crate) mod mvcc;
-pub(crate) mod lease;
 pub(crate) mod alarm;
+pub(crate) mod apply;
 pub(crate) mod cluster;
+pub(crate) mod lease;
+pub(crate) mod mvcc;
 pub(crate) mod storage;
 
 pub(crate) mod watch;

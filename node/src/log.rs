@@ -13,7 +13,6 @@ mod record;
 pub(crate) mod recovery;
 mod segment;
 
-
 use std::fmt;
 use std::io;
 
@@ -73,9 +72,17 @@ pub struct Metadata {
 /// Why the log can't be used.
 #[derive(Debug)]
 pub enum LogError {
-    Io { operation: &'static str, file: String, source: io::Error },
+    Io {
+        operation: &'static str,
+        file: String,
+        source: io::Error,
+    },
     /// The sentence says what, where and what to do.
-    Corrupt { file: String, offset: u64, what: String },
+    Corrupt {
+        file: String,
+        offset: u64,
+        what: String,
+    },
 }
 
 impl LogError {
@@ -83,7 +90,9 @@ impl LogError {
     pub fn is_no_space(&self) -> bool {
         match self {
             // A failed sync says nothing of what is on the disk, whatever its reason.
-            LogError::Io { operation, source, .. } => *operation != "sync" && source.kind() == io::ErrorKind::StorageFull,
+            LogError::Io { operation, source, .. } => {
+                *operation != "sync" && source.kind() == io::ErrorKind::StorageFull
+            }
             LogError::Corrupt { .. } => false,
         }
     }

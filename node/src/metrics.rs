@@ -56,18 +56,21 @@ pub(crate) fn get() -> &'static Metrics {
 /// with `--metrics=extensive`. To be called once, before anything counts.
 pub(crate) fn start(extensive: bool, identity: &Identity<'_>) {
     let metrics = METRICS.get_or_init(|| Metrics::new(extensive));
-    metrics.registrar.fact("etcd_server_version", "The version this member runs; always 1.", [
-        "server_version",
-        identity.server_version,
-    ]);
-    metrics.registrar.fact("etcd_cluster_version", "The version the cluster works at; always 1.", [
-        "cluster_version",
-        identity.cluster_version,
-    ]);
-    metrics.registrar.fact("etcd_server_id", "The id of this member in hexadecimal; always 1.", [
-        "server_id",
-        identity.server_id,
-    ]);
+    metrics.registrar.fact(
+        "etcd_server_version",
+        "The version this member runs; always 1.",
+        ["server_version", identity.server_version],
+    );
+    metrics.registrar.fact(
+        "etcd_cluster_version",
+        "The version the cluster works at; always 1.",
+        ["cluster_version", identity.cluster_version],
+    );
+    metrics.registrar.fact(
+        "etcd_server_id",
+        "The id of this member in hexadecimal; always 1.",
+        ["server_id", identity.server_id],
+    );
     #[expect(clippy::cast_precision_loss, reason = "a gauge is a float; quotas beyond 2^53 bytes don't occur")]
     metrics.server.quota_backend_bytes.set(identity.quota_bytes as f64);
 }
@@ -93,10 +96,18 @@ impl Metrics {
 
     /// A series of a metric whose label values only requests bring. The caller bounds how many it asks for.
     pub(crate) fn client_requests(&self, kind: &'static str, version: &str) -> ::metrics::Counter {
-        self.registrar.labelled_counter("etcd_server_client_requests_total", [("type", kind), (
-            "client_api_version",
-            version,
-        )])
+        self.registrar
+            .labelled_counter("etcd_server_client_requests_total", [("type", kind), ("client_api_version", version)])
+    }
+
+    /// Counts one run of a health check. Its series appear with the first run, as in etcd: a zero before that would read
+    /// as a failed check.
+    pub(crate) fn checked(&self, page: &str, check: &str, passed: bool) {
+        let help = "1 if the check passed when it last ran, else 0.";
+        let latest = self.registrar.labelled_gauge("etcd_server_healthcheck", help, [("type", page), ("name", check)]);
+        latest.set(if passed { 1.0 } else { 0.0 });
+        let labels = [("type", page), ("name", check), ("status", if passed { "success" } else { "error" })];
+        self.registrar.labelled_counter("etcd_server_healthchecks_total", labels).increment(1);
     }
 
     /// Everything in Prometheus' text format, the process's own figures included.

@@ -30,9 +30,6 @@ pub(crate) mod value_cache;
 pub(crate) mod write_txn;
 pub(crate) mod writer;
 
-
-
-
 use std::fmt;
 use std::path::PathBuf;
 

@@ -34,9 +34,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kuorum_proto::etcdserverpb::ResponseHeader;
+use kuorum_proto::etcdserverpb::{AlarmRequest, AlarmType, ResponseHeader, alarm_request};
 
-use crate::admission::{Gate, Limits};
+use crate::admission::{Admitted, Gate, Limits};
 use crate::alarm::Alarms;
 use crate::apply::Reply;
 use crate::cluster::{Facts, Members};
@@ -83,6 +83,20 @@ impl Node {
     fn complete(&self, header: &mut Option<ResponseHeader>) {
         let revision = header.as_ref().map_or(0, |header| header.revision);
         *header = Some(if revision == 0 { self.header() } else { self.facts.header(revision) });
+    }
+
+    /// Passes on what admission says. A refusal for want of space raises the alarm first, as etcd does, so that whoever
+    /// looks after being refused finds it raised.
+    async fn admitted(&self, admission: Result<Admitted, Refusal>) -> Result<Admitted, Refusal> {
+        if matches!(admission, Err(Refusal::NoSpace)) && !self.alarms.no_space() && self.gate.can_raise_alarms() {
+            let request = AlarmRequest {
+                action: alarm_request::AlarmAction::Activate.into(),
+                member_id: self.facts.member_id.0,
+                alarm: AlarmType::Nospace.into(),
+            };
+            self.consensus.propose(self.gate.alarm(request)?).await?;
+        }
+        admission
     }
 
     pub(crate) fn is_learner(&self) -> bool {
@@ -135,11 +149,7 @@ impl From<&Config> for Options {
 
 #[cfg(test)]
 impl Options {
-    pub(crate) fn for_tests(
-        election_timeout: Duration,
-        origins: BTreeSet<String>,
-        hosts: BTreeSet<String>,
-    ) -> Options {
+    pub(crate) fn for_tests(election_timeout: Duration, origins: BTreeSet<String>, hosts: BTreeSet<String>) -> Options {
         Options {
             concurrent_streams_max: 100,
             keepalive_interval: None,

@@ -4,11 +4,9 @@ mod data_dir;
 
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
 use crossbeam_channel::Sender;
 use kuorum_proto::membershippb::{Attributes, ClusterMemberAttrSetRequest};
 
@@ -16,7 +14,7 @@ use crate::admission::{self, Gate, space};
 use crate::alarm::Alarms;
 use crate::apply::Applier;
 use crate::cluster::{Facts, Members};
-use crate::config::{AutoCompaction, Config};
+use crate::config::{self, AutoCompaction, Config, MetricsDetail};
 use crate::consensus::answers::{Delivery, PostOffice};
 use crate::consensus::driver::{self, Driver};
 use crate::consensus::handle::Shared;
@@ -25,14 +23,16 @@ use crate::consensus::tail::Tail;
 use crate::consensus::{self, runner};
 use crate::lease::{self, Leases};
 use crate::maintenance::{self, Upkeep, clock, disk};
-use crate::mvcc::{self, Store};
+use crate::mvcc::Store;
 use crate::policy::compaction::{Mode, Schedule};
-use crate::{alarm, apply, cluster, metrics, rpc, trace, watch};
+use crate::{alarm, apply, cluster, metrics, rpc, watch};
 use data_dir::DataDir;
 
 /// How long a start may wait for this member to lead and to apply what its log holds, before it says so and goes on
 /// waiting. Not a bound on the start itself: a long log takes the time it takes.
 const START_REMINDER: Duration = Duration::from_secs(10);
+/// The version the cluster works at, as metrics name it.
+const CLUSTER_VERSION: &str = "3.7";
 /// Changes that may wait for the watch thread.
 const WATCH_FEED_BYTES_MAX: usize = 64 << 20;
 /// Recent changes kept for watchers that are a little behind.
@@ -48,6 +48,7 @@ const WATCH_STREAM_BYTES_MAX: usize = 8 << 20;
 #[expect(clippy::disallowed_methods, reason = "the clock seam: monotonic time of the process starts here")]
 pub fn run(config: Config) -> anyhow::Result<()> {
     let config = &config;
+    end_on_panic();
     let started = Instant::now();
     let listeners = rpc::bind(&config.listen)?;
     let data = DataDir::open(config)?;
@@ -69,6 +70,16 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A thread of the node that panics has lost its invariants; the process must not go on without it.
+fn end_on_panic() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string).unwrap_or_default();
+        let what = panic.payload_as_str().unwrap_or("no message");
+        crate::error!("a fault in the server; the process ends", what = what, place = place);
+        std::process::abort();
+    }));
+}
+
 /// A member whose threads run.
 struct Running {
     node: Arc<rpc::Node>,
@@ -87,12 +98,21 @@ struct Running {
 
 impl Running {
     fn start(config: &Config, data: DataDir, started: Instant) -> anyhow::Result<Running> {
+        metrics::start(
+            config.http.metrics == MetricsDetail::Extensive,
+            &metrics::Identity {
+                server_version: config::ETCD_VERSION,
+                cluster_version: CLUSTER_VERSION,
+                server_id: &data.identity.member_id.to_string(),
+                quota_bytes: config.limits.quota_bytes.map_or(0, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX)),
+            },
+        );
         let facts = Arc::new(Facts::new(data.identity.cluster_id, data.identity.member_id));
         let office = PostOffice::new(rpc::shards());
         let shared = Arc::new(Shared::new(data.applied.index));
         let inbox = Arc::new(Inbox::new());
         let handle = consensus::Handle::new(Arc::clone(&inbox), Arc::clone(&shared));
-        let disk_low = Arc::new(AtomicBool::new(false));
+        let room = space::Room::default();
         let sizes = space::Sizes::default();
         sizes.set_allocated_bytes(data.store.sizes().allocated_bytes);
         let limits = admission::Limits {
@@ -100,7 +120,7 @@ impl Running {
             txn_operations_max: config.limits.txn_ops_max,
             quota_bytes: config.limits.quota_bytes,
         };
-        let gate = Gate::new(limits, sizes.clone(), Arc::clone(&disk_low));
+        let gate = Gate::new(limits, sizes.clone(), room.clone());
         let (leases, alarms) = recover(config, &data.store)?;
         let (stop, stopped) = crossbeam_channel::bounded(0);
         let (jobs, disk_jobs) = crossbeam_channel::bounded(maintenance::JOBS_MAX);
@@ -119,6 +139,7 @@ impl Running {
             compactions,
             applied: data.applied,
             sizes: sizes.clone(),
+            slow: config.upkeep.slow_apply,
         })?;
         let driver = driver(config, &data.identity, &data.members, data.recovered, data.applied.index)?;
         let raft = runner::start(runner::Parts {
@@ -130,7 +151,7 @@ impl Running {
             shared,
             facts: Arc::clone(&facts),
             tick: config.raft.heartbeat_interval,
-            disk_full: Arc::clone(&disk_low),
+            room: room.clone(),
             durability,
         })?;
         let clock = clock::start(clock::Parts {
@@ -141,7 +162,7 @@ impl Running {
             sizes,
             schedule: Schedule::new(mode(config.compaction.auto), clock::now_ms(started)),
             data_dir: data.path,
-            disk_low,
+            room,
             started,
             stop: stopped.clone(),
         })?;
@@ -243,7 +264,9 @@ fn introduce(config: &Config, consensus: &consensus::Handle, gate: &Gate, facts:
         let command = gate.member_attributes(request.clone()).map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
         match consensus.propose_and_wait(command, START_REMINDER) {
             Ok(_) => return Ok(()),
-            Err(refusal) => crate::info!("still bringing the store up to date with the log", state = refusal.to_string()),
+            Err(refusal) => {
+                crate::info!("still bringing the store up to date with the log", state = refusal.to_string())
+            }
         }
     }
 }

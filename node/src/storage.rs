@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use fjall::compaction::filter::{CompactionFilter, Context, Factory, ItemAccessor, Verdict};
-use fjall::config::{CompressionPolicy, FilterPolicy, FilterPolicyEntry, BloomConstructionPolicy};
+use fjall::config::{BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry};
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable as _, Snapshot};
 use lsm_tree::AbstractTree as _;
 
@@ -57,11 +57,22 @@ pub(crate) type MakeRowFilter = Arc<dyn Fn() -> Box<dyn RowFilter> + Send + Sync
 /// A failure of the store. Fatal for a write; a read may be tried again.
 #[derive(Debug)]
 pub(crate) enum StorageError {
-    Open { path: PathBuf, source: Box<fjall::Error> },
-    Io { path: PathBuf, source: io::Error },
-    Engine { what: &'static str, source: Box<fjall::Error> },
+    Open {
+        path: PathBuf,
+        source: Box<fjall::Error>,
+    },
+    Io {
+        path: PathBuf,
+        source: io::Error,
+    },
+    Engine {
+        what: &'static str,
+        source: Box<fjall::Error>,
+    },
     /// A row that does not say what its place demands.
-    Damaged { what: &'static str },
+    Damaged {
+        what: &'static str,
+    },
 }
 
 impl fmt::Display for StorageError {
@@ -133,8 +144,10 @@ impl Storage {
                 .data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))
         };
         // Rows of `rev` are never looked up one by one.
-        let unfiltered =
-            || options().filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(0.0))));
+        let unfiltered = || {
+            options()
+                .filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(0.0))))
+        };
         let kv = database.keyspace("kv", options).map_err(failed)?;
         let rev = database.keyspace("rev", unfiltered).map_err(failed)?;
         let sys = database.keyspace("sys", options).map_err(failed)?;

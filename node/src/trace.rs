@@ -134,7 +134,7 @@ pub struct InitError {
 
 impl std::fmt::Display for InitError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "log file {} cannot be opened: {}", self.path.display(), self.error)
+        write!(f, "log file {} cannot be opened", self.path.display())
     }
 }
 
@@ -235,4 +235,36 @@ macro_rules! fatal {
         $crate::log_at!($crate::trace::Level::Fatal, $($line)+);
         ::std::process::exit(1)
     }};
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_line_that_is_not_wanted_evaluates_nothing() {
+        let mut evaluated = 0_u64;
+        crate::debug!(
+            "not wanted",
+            count = {
+                evaluated += 1;
+                evaluated
+            }
+        );
+        assert_eq!(evaluated, 0);
+        crate::info!(
+            "wanted",
+            count = {
+                evaluated += 1;
+                evaluated
+            },
+            "quoted-name" = "text"
+        );
+        assert_eq!(evaluated, 1);
+    }
+
+    #[test]
+    fn levels_are_read_as_zap_reads_them() {
+        assert_eq!(super::Level::parse(""), Some(super::Level::Info));
+        assert_eq!(super::Level::parse("WARN"), Some(super::Level::Warn));
+        assert_eq!(super::Level::parse("foo"), None);
+    }
 }

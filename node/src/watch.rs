@@ -100,11 +100,8 @@ pub(crate) fn start(
     options: Options,
     started: Instant,
 ) -> std::io::Result<(Hub, Feed, Running)> {
-    let queue = Arc::new(Queue {
-        events: Inbox::new(),
-        waiting_bytes: AtomicUsize::new(0),
-        next_stream: AtomicU64::new(0),
-    });
+    let queue =
+        Arc::new(Queue { events: Inbox::new(), waiting_bytes: AtomicUsize::new(0), next_stream: AtomicU64::new(0) });
     let thread = std::thread::Builder::new().name("watch".into()).spawn({
         let queue = Arc::clone(&queue);
         move || run(&queue, Core::new(store, facts, options), started)
@@ -125,6 +122,7 @@ fn run(queue: &Queue, mut core: Core, started: Instant) {
                 Message::Changes(committed, bytes) => {
                     queue.waiting_bytes.fetch_sub(bytes, Ordering::AcqRel);
                     let Committed { revision, compacted, changes } = committed;
+                    metrics::get().watch.events.increment(changes.len() as u64);
                     core.handle(Event::Published { revision, compacted, changes });
                 }
                 Message::Stop => {

@@ -12,8 +12,8 @@ use kuorum_proto::etcdserverpb::{ReadSetEntry, RequestHeader};
 use prost::{Message, Name};
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{
-    DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto,
-    FileDescriptorSet, ServiceDescriptorProto,
+    DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet,
+    ServiceDescriptorProto,
 };
 
 const ETCD: &str = include_str!("data/etcd-3.7.3.txt");
@@ -22,12 +22,8 @@ const ETCD: &str = include_str!("data/etcd-3.7.3.txt");
 const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 /// What etcd's members say only to each other.
-const NOT_CARRIED: [&str; 4] = [
-    "leasepb.LeaseInternalRequest",
-    "leasepb.LeaseInternalResponse",
-    "raftpb.Message",
-    "raftpb.MessageType",
-];
+const NOT_CARRIED: [&str; 4] =
+    ["leasepb.LeaseInternalRequest", "leasepb.LeaseInternalResponse", "raftpb.Message", "raftpb.MessageType"];
 
 /// What etcd has not.
 const ADDED: [&str; 4] = [
@@ -116,10 +112,7 @@ fn etcd_lines() -> impl Iterator<Item = &'static str> {
 /// The bytes etcd wrote, each with the name of its message.
 fn etcd_bytes() -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     etcd_lines().filter_map(|line| {
-        let (name, hex) = line
-            .strip_prefix("bytes ")?
-            .split_once(' ')
-            .expect("a name and the bytes");
+        let (name, hex) = line.strip_prefix("bytes ")?.split_once(' ').expect("a name and the bytes");
         Some((name, if hex == "-" { Vec::new() } else { unhex(hex) }))
     })
 }
@@ -157,12 +150,7 @@ fn our_lines() -> BTreeSet<String> {
 
 fn enum_lines(scope: &str, values: &EnumDescriptorProto) -> Vec<String> {
     let line = |value: &prost_types::EnumValueDescriptorProto| {
-        format!(
-            "enum {scope}.{} {} {}",
-            values.name(),
-            value.name(),
-            value.number()
-        )
+        format!("enum {scope}.{} {} {}", values.name(), value.name(), value.number())
     };
     values.value.iter().map(line).collect()
 }
@@ -170,11 +158,7 @@ fn enum_lines(scope: &str, values: &EnumDescriptorProto) -> Vec<String> {
 fn service_lines(package: &str, service: &ServiceDescriptorProto) -> Vec<String> {
     let side = |stream: bool, message: &str| {
         let message = message.trim_start_matches('.');
-        if stream {
-            format!("stream:{message}")
-        } else {
-            message.to_owned()
-        }
+        if stream { format!("stream:{message}") } else { message.to_owned() }
     };
     let line = |method: &prost_types::MethodDescriptorProto| {
         format!(
@@ -191,10 +175,7 @@ fn service_lines(package: &str, service: &ServiceDescriptorProto) -> Vec<String>
 fn field_line(name: &str, message: &DescriptorProto, field: &FieldDescriptorProto) -> String {
     let kind = match field.r#type() {
         Type::Message | Type::Enum => field.type_name().trim_start_matches('.').to_owned(),
-        scalar => scalar
-            .as_str_name()
-            .trim_start_matches("TYPE_")
-            .to_lowercase(),
+        scalar => scalar.as_str_name().trim_start_matches("TYPE_").to_lowercase(),
     };
     let label = match (field.oneof_index, field.label()) {
         (Some(index), _) => {
@@ -204,11 +185,7 @@ fn field_line(name: &str, message: &DescriptorProto, field: &FieldDescriptorProt
         (None, Label::Repeated) => "repeated".to_owned(),
         (None, _) => "optional".to_owned(),
     };
-    format!(
-        "field {name} {} {} {kind} {label}",
-        field.number(),
-        field.name()
-    )
+    format!("field {name} {} {} {kind} {label}", field.number(), field.name())
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -218,17 +195,11 @@ fn hex(bytes: &[u8]) -> String {
 #[test]
 fn names_numbers_and_types_are_those_of_etcd() {
     let ours = our_lines();
-    let theirs: BTreeSet<String> = etcd_lines()
-        .filter(|line| !line.starts_with("bytes "))
-        .chain(ADDED)
-        .map(str::to_owned)
-        .collect();
+    let theirs: BTreeSet<String> =
+        etcd_lines().filter(|line| !line.starts_with("bytes ")).chain(ADDED).map(str::to_owned).collect();
     let missing: Vec<_> = theirs.difference(&ours).collect();
     let unknown: Vec<_> = ours.difference(&theirs).collect();
-    assert!(
-        missing.is_empty() && unknown.is_empty(),
-        "missing {missing:#?}, unknown {unknown:#?}"
-    );
+    assert!(missing.is_empty() && unknown.is_empty(), "missing {missing:#?}, unknown {unknown:#?}");
 }
 
 #[test]
@@ -241,10 +212,7 @@ fn every_message_has_a_proof() {
         })
         .collect();
     let types: BTreeSet<String> = generated_types().into_keys().collect();
-    assert_eq!(
-        types, ours,
-        "the list of generated types is not that of the messages"
-    );
+    assert_eq!(types, ours, "the list of generated types is not that of the messages");
 
     let mut proven: BTreeSet<String> = etcd_bytes().map(|(name, _)| name.to_owned()).collect();
     // By `additions_travel_under_their_numbers`.
@@ -256,19 +224,14 @@ fn every_message_has_a_proof() {
 fn nothing_that_etcd_writes_is_lost() {
     let types = generated_types();
     for (name, bytes) in etcd_bytes() {
-        let proof = types
-            .get(name)
-            .unwrap_or_else(|| panic!("no generated type for {name}"));
+        let proof = types.get(name).unwrap_or_else(|| panic!("no generated type for {name}"));
         assert_eq!(proof(&bytes), Ok(()), "{name}");
     }
 }
 
 #[test]
 fn additions_travel_under_their_numbers() {
-    let entry = |key: &'static str, mod_revision| ReadSetEntry {
-        key: key.into(),
-        mod_revision,
-    };
+    let entry = |key: &'static str, mod_revision| ReadSetEntry { key: key.into(), mod_revision };
     let header = RequestHeader {
         id: 1,
         username: "u".to_owned(),

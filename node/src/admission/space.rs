@@ -1,7 +1,7 @@
 //! Space: what a request would add to the store, and how large the store is.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use kuorum_proto::etcdserverpb::{PutRequest, RequestOp, TxnRequest, request_op};
 
@@ -26,6 +26,36 @@ impl Sizes {
 
     pub(crate) fn allocated_bytes(&self) -> u64 {
         self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Whether the disk has room. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct Room(Arc<RoomState>);
+
+#[derive(Default)]
+struct RoomState {
+    low: AtomicBool,
+    log_waits: AtomicBool,
+}
+
+impl Room {
+    /// Little is left on the disk. Returns what was known before.
+    pub(crate) fn set_low(&self, low: bool) -> bool {
+        self.0.low.swap(low, Ordering::AcqRel)
+    }
+
+    /// A write of the log found the disk full and is tried again and again. Returns what was known before.
+    pub(crate) fn set_log_waits(&self, waits: bool) -> bool {
+        self.0.log_waits.swap(waits, Ordering::AcqRel)
+    }
+
+    pub(crate) fn log_waits(&self) -> bool {
+        self.0.log_waits.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_short(&self) -> bool {
+        self.0.low.load(Ordering::Acquire) || self.log_waits()
     }
 }
 

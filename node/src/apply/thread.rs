@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 
@@ -12,6 +12,7 @@ use crate::consensus::answers::{Answer, Delivery, Waiter};
 use crate::consensus::effects::Committed;
 use crate::consensus::handle::Shared;
 use crate::consensus::inbox::Inbox;
+use crate::metrics;
 use crate::mvcc::AppliedMark;
 use crate::mvcc::revision::Revision;
 use crate::watch::Feed;
@@ -45,6 +46,8 @@ pub(crate) struct Parts {
     pub(crate) applied: AppliedMark,
     /// Told how much each batch added, so that a quota holds between two looks at the disk.
     pub(crate) sizes: Sizes,
+    /// How long a batch may take before the log says so (etcd: --warning-apply-duration).
+    pub(crate) slow: Duration,
 }
 
 /// Starts the apply thread. It ends after [`Task::Stop`], having given back its applier.
@@ -92,7 +95,13 @@ impl ApplyThread {
         self.parts.delivery.send();
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the clock seam of apply: how long a batch took, for metrics and log"
+    )]
     fn apply_batch(&mut self, batch: Vec<Committed>) {
+        let begun = Instant::now();
+        let entries = batch.len();
         let mut answers: Vec<(Waiter, Answer)> = Vec::with_capacity(batch.len());
         let mut bytes = 0;
         for Committed { entry, waiter } in batch {
@@ -103,7 +112,19 @@ impl ApplyThread {
             let answer = self.parts.applier.apply(entry).unwrap_or_else(|error| stop_for(&error));
             answers.push((waiter, answer));
         }
+        let applied = begun.elapsed();
         let committed = self.parts.applier.writer.commit(self.parts.applied).unwrap_or_else(|error| stop_for(&error));
+        let took = begun.elapsed();
+        metrics::get().disk.backend_commit_seconds.record((took - applied).as_secs_f64());
+        if took > self.parts.slow {
+            metrics::get().server.slow_applies.increment(1);
+            crate::warn!(
+                "apply request took too long",
+                took = took,
+                "expected-duration" = self.parts.slow,
+                entries = entries
+            );
+        }
         // Watchers hear of a change before its writer does: etcd notifies inside the write.
         self.parts.feed.publish(committed);
         self.parts.sizes.add_allocated_bytes(bytes);

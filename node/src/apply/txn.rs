@@ -16,6 +16,7 @@ use kuorum_proto::mvccpb::KeyValue;
 use crate::admission::shape;
 use crate::apply::{Failure, header, header_in};
 use crate::lease::{LeaseId, Leases};
+use crate::metrics;
 use crate::mvcc::query::{self, RangeAnswer, RangeQuery};
 use crate::mvcc::revision::Revision;
 use crate::mvcc::{ReadError, Store, WriteTxn};
@@ -115,11 +116,7 @@ fn compare_holds<E>(
     compare: &Compare,
 ) -> Result<bool, E> {
     let by_value = compare.target() == compare::CompareTarget::Value;
-    let query = RangeQuery {
-        key: compare.key.clone(),
-        range_end: compare.range_end.clone(),
-        ..RangeQuery::default()
-    };
+    let query = RangeQuery { key: compare.key.clone(), range_end: compare.range_end.clone(), ..RangeQuery::default() };
     let found = read(&query)?.kvs;
     if found.is_empty() {
         return Ok(!by_value && key_holds(compare, &KeyValue::default()));
@@ -250,6 +247,10 @@ pub(super) fn put(txn: &mut WriteTxn<'_>, leases: &Leases, request: PutRequest) 
         None if request.ignore_lease => return Err(Refusal::KeyNotFound.into()),
         Some(_) | None => request.lease,
     };
+    let metrics = &metrics::get().mvcc;
+    metrics.puts.increment(1);
+    #[expect(clippy::cast_precision_loss, reason = "a gauge is a float; requests are far below 2^53 bytes")]
+    metrics.put_bytes.increment((request.key.len() + value.len()) as f64);
     leases.reattach(&request.key, state.map_or(0, |state| state.lease), lease);
     let prev_kv = previous.clone().filter(|_| request.prev_kv);
     match previous {
@@ -267,15 +268,13 @@ pub(super) fn delete_range(
     request: &DeleteRangeRequest,
 ) -> Result<DeleteRangeResponse, Failure> {
     let prev_kvs = if request.prev_kv {
-        let query = RangeQuery {
-            key: request.key.clone(),
-            range_end: request.range_end.clone(),
-            ..RangeQuery::default()
-        };
+        let query =
+            RangeQuery { key: request.key.clone(), range_end: request.range_end.clone(), ..RangeQuery::default() };
         txn.range(&query)??.kvs
     } else {
         Vec::new()
     };
+    metrics::get().mvcc.deletes.increment(1);
     let deleted = txn.delete_range(&request.key, &request.range_end);
     for (key, state) in &deleted {
         leases.reattach(key, state.lease, 0);

@@ -66,7 +66,9 @@ fn check_own_urls(name: &str, own: &[Url], advertised: &[Url]) -> Result<(), Con
         format!("len({}) != len({})", quoted(advertised), quoted(own))
     } else {
         match advertised.iter().zip(own).find(|(left, right)| !left.is_same_endpoint(right)) {
-            Some((left, right)) => format!("resolved urls: {:?} != {:?}", left.text(), right.text()),
+            Some((left, right)) => {
+                format!("resolved urls: {:?} != {:?}", left.text(), right.text())
+            }
             None => return Ok(()),
         }
     };

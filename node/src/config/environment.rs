@@ -25,9 +25,8 @@ pub(super) fn fill(settings: &mut Settings, environment: &BTreeMap<String, Strin
                     vec![("environment-variable", variable.clone())],
                 );
             } else {
-                let value = settings::read(flag, text).map_err(|words| {
-                    ConfigError::Refused(format!("invalid value {text:?} for {variable}: {words}"))
-                })?;
+                let value = settings::read(flag, text)
+                    .map_err(|words| ConfigError::Refused(format!("invalid value {text:?} for {variable}: {words}")))?;
                 settings.put(flag, value);
             }
         }

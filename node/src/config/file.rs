@@ -61,15 +61,15 @@ pub(super) fn read(path: &str) -> Result<Settings, ConfigError> {
 
 /// `path` serves messages only.
 pub(super) fn from_text(path: &str, text: &str) -> Result<Settings, ConfigError> {
-    let document: Yaml = serde_yaml_ng::from_str(text).map_err(|error| {
-        ConfigError::Refused(format!("config file {path} is not YAML: {error}; correct it there"))
-    })?;
+    let document: Yaml = serde_yaml_ng::from_str(text)
+        .map_err(|error| ConfigError::Refused(format!("config file {path} is not YAML: {error}; correct it there")))?;
     let entries = match document {
         Yaml::Null => serde_yaml_ng::Mapping::new(),
         Yaml::Mapping(entries) => entries,
         other => {
             let found = kind_of(&other);
-            let words = format!("config file {path} holds {found} instead of keys; write one `flag-name: value` a line");
+            let words =
+                format!("config file {path} holds {found} instead of keys; write one `flag-name: value` a line");
             return Err(ConfigError::Refused(words));
         }
     };
@@ -135,7 +135,9 @@ impl Reader<'_> {
                 Some(number) if flag.kind == Kind::Unsigned || u32::try_from(number).is_ok() => Value::Unsigned(number),
                 _ => return Err(self.wrong(key, &value, "a whole number that is not negative")),
             },
-            (Kind::Unsigned | Kind::Unsigned32, _) => return Err(self.wrong(key, &value, "a number")),
+            (Kind::Unsigned | Kind::Unsigned32, _) => {
+                return Err(self.wrong(key, &value, "a number"));
+            }
             (Kind::Signed, Yaml::Number(number)) => match number.as_i64() {
                 Some(number) => Value::Signed(number),
                 None => return Err(self.wrong(key, &value, "a whole number")),
@@ -162,7 +164,9 @@ impl Reader<'_> {
             _ if text.is_empty() => return Ok(()),
             // etcd overrides whatever a file says here.
             Kind::SomeOf(_) => Value::Text(text.to_owned()),
-            Kind::OneOf(words) if !words.contains(&text) => return Err(self.wrong_choice(key, text)),
+            Kind::OneOf(words) if !words.contains(&text) => {
+                return Err(self.wrong_choice(key, text));
+            }
             _ => settings::read(flag, text).map_err(|words| {
                 let verb = if flag.kind == Kind::Urls { "unexpected error setting up" } else { "invalid" };
                 ConfigError::Refused(format!("{verb} {key}: {words} (in config file {})", self.path))

@@ -62,7 +62,11 @@ const GATES: [Gate; 9] = [
     Gate { name: "PriorityRequest", stage: Stage::Alpha, field: |g| &mut g.priority_request },
     Gate { name: "SetMemberLocalAddr", stage: Stage::Alpha, field: |g| &mut g.set_member_local_addr },
     Gate { name: "StopGRPCServiceOnDefrag", stage: Stage::Alpha, field: |g| &mut g.stop_grpc_service_on_defrag },
-    Gate { name: "TxnModeWriteWithSharedBuffer", stage: Stage::Beta, field: |g| &mut g.txn_mode_write_with_shared_buffer },
+    Gate {
+        name: "TxnModeWriteWithSharedBuffer",
+        stage: Stage::Beta,
+        field: |g| &mut g.txn_mode_write_with_shared_buffer,
+    },
 ];
 
 impl FeatureGates {

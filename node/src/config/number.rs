@@ -139,7 +139,7 @@ fn leading_digits(text: &str) -> (&str, &str) {
 
 /// `whole.fraction` units in nanoseconds; what is smaller than one is cut off. `None` when it does not fit.
 fn scaled(whole: &str, fraction: &str, scale: i128) -> Option<i128> {
-    let whole: i128 = if whole.is_empty() { 0 } else { i64::from_str_radix(whole, 10).ok()?.into() };
+    let whole: i128 = if whole.is_empty() { 0 } else { whole.parse::<i64>().ok()?.into() };
     let mut nanoseconds = whole * scale;
     let mut place = scale;
     for digit in fraction.bytes() {

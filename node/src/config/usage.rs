@@ -32,7 +32,10 @@ pub(super) fn full() -> String {
             push_flag(&mut text, flag);
         }
     }
-    push_line(&mut text, format_args!("\nEach flag can be set by a variable too: --some-flag by ETCD_SOME_FLAG. The command line wins."));
+    push_line(
+        &mut text,
+        format_args!("\nEach flag can be set by a variable too: --some-flag by ETCD_SOME_FLAG. The command line wins."),
+    );
     text
 }
 

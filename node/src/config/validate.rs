@@ -236,13 +236,9 @@ fn raft(settings: &Settings) -> Result<RaftConfig, ConfigError> {
     } else if election == 0 {
         format!("--election-timeout must be >0 (set to {election}ms)")
     } else if heartbeat.saturating_mul(5) > election {
-        format!(
-            "--election-timeout[{election}ms] should be at least as 5 times as --heartbeat-interval[{heartbeat}ms]"
-        )
+        format!("--election-timeout[{election}ms] should be at least as 5 times as --heartbeat-interval[{heartbeat}ms]")
     } else if election > ELECTION_TIMEOUT_MS_MAX {
-        format!(
-            "--election-timeout[{election}ms] is too long, and should be set less than {ELECTION_TIMEOUT_MS_MAX}ms"
-        )
+        format!("--election-timeout[{election}ms] is too long, and should be set less than {ELECTION_TIMEOUT_MS_MAX}ms")
     } else {
         String::new()
     };
@@ -337,8 +333,7 @@ fn upkeep(settings: &Settings) -> Result<UpkeepConfig, ConfigError> {
         corrupt_check_interval: positive(settings, "corrupt-check-time"),
         compact_hash_check_interval: Duration::from_nanos(hash_check.unsigned_abs()),
         slow_apply: positive(settings, "warning-apply-duration").unwrap_or(Duration::ZERO),
-        slow_unary_request: positive(settings, "warning-unary-request-duration")
-            .unwrap_or(Duration::from_millis(300)),
+        slow_unary_request: positive(settings, "warning-unary-request-duration").unwrap_or(Duration::from_millis(300)),
     })
 }
 
@@ -354,8 +349,12 @@ fn auth(settings: &mut Settings) -> Result<AuthConfig, ConfigError> {
     let token = settings.text("auth-token");
     match token.split(',').next().unwrap_or_default() {
         "simple" | "" => {}
-        "jwt" => return Err(refused(format!("--auth-token is {token:?}, but {}; use simple", flags::NO_JWT))),
-        _ => return Err(refused(format!("--auth-token is {token:?}: auth: invalid auth options"))),
+        "jwt" => {
+            return Err(refused(format!("--auth-token is {token:?}, but {}; use simple", flags::NO_JWT)));
+        }
+        _ => {
+            return Err(refused(format!("--auth-token is {token:?}: auth: invalid auth options")));
+        }
     }
     let cost = settings.unsigned("bcrypt-cost");
     let bcrypt_cost = match u32::try_from(cost) {

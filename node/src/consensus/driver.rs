@@ -266,10 +266,9 @@ impl Driver {
                 self.proposals.extend(placed.map(|(index, waiter)| Proposal { index, term, waiter, expires_ticks }));
             }
             // Too much is uncommitted, or leadership is being handed over: nothing of the batch is in the log.
-            Err(_) => self
-                .effects
-                .answers
-                .extend(waiters.into_iter().map(|waiter| (waiter, Err(Refusal::TooManyRequests)))),
+            Err(_) => {
+                self.effects.answers.extend(waiters.into_iter().map(|waiter| (waiter, Err(Refusal::TooManyRequests))))
+            }
         }
     }
 
@@ -293,14 +292,20 @@ impl Driver {
 
     fn retry_reads(&mut self) {
         let now = self.now_ticks;
-        let late: Vec<u64> =
-            self.reads.asked.iter().filter(|(_, round)| round.retry_ticks <= now).map(|(counter, _)| *counter).collect();
+        let late: Vec<u64> = self
+            .reads
+            .asked
+            .iter()
+            .filter(|(_, round)| round.retry_ticks <= now)
+            .map(|(counter, _)| *counter)
+            .collect();
         for counter in late {
             let round = self.reads.asked.remove(&counter).expect("listed above");
             self.reads.new.extend(round.waiters);
         }
         let no_leader = self.node.raft.leader_id == 0;
-        let (expired, waiting) = std::mem::take(&mut self.reads.new).into_iter().partition(|(_, expires)| *expires <= now);
+        let (expired, waiting) =
+            std::mem::take(&mut self.reads.new).into_iter().partition(|(_, expires)| *expires <= now);
         self.reads.new = waiting;
         let expired: Vec<(Waiter, u64)> = expired;
         let refusal = if no_leader { Refusal::NoLeader } else { Refusal::Timeout };
@@ -333,25 +338,26 @@ impl Driver {
             self.node.mut_store().set_hard_state(state);
         }
         self.commit(ready.take_committed_entries());
-        self.append(&ready, &entries, hard_state);
+        let (number, must_sync) = (ready.number(), ready.must_sync());
         self.node.advance_append_async(ready);
+        self.append(number, must_sync, &entries, hard_state);
         self.answer_reads(read_states);
     }
 
-    fn append(&mut self, ready: &Ready, entries: &[Entry], hard_state: Option<HardState>) {
-        if !ready.must_sync() {
+    fn append(&mut self, number: u64, must_sync: bool, entries: &[Entry], hard_state: Option<HardState>) {
+        if !must_sync {
             self.appends.commit_unsaved = hard_state.or(self.appends.commit_unsaved.take());
             // Nothing to write. Raft wants to hear of it all the same, in order; a later report covers it.
             if self.appends.outstanding.is_empty() {
-                self.node.on_persist_ready(ready.number());
+                self.node.on_persist_ready(number);
             }
             return;
         }
-        self.appends.outstanding.push_back(ready.number());
+        self.appends.outstanding.push_back(number);
         let hard_state = hard_state.or(self.appends.commit_unsaved.take());
         self.appends.commit_unsaved = None;
         self.effects.appends.push(Append {
-            number: ready.number(),
+            number,
             entries: entries.iter().map(LogEntry::from).collect(),
             hard_state,
             sync: true,

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
 
+use crate::admission::space::Room;
 use crate::apply;
 use crate::cluster::Facts;
 use crate::consensus::answers::Delivery;
@@ -44,8 +45,8 @@ pub(crate) struct Parts {
     pub(crate) shared: Arc<Shared>,
     pub(crate) facts: Arc<Facts>,
     pub(crate) tick: Duration,
-    /// Set while a log write waits for room on the disk.
-    pub(crate) disk_full: Arc<AtomicBool>,
+    /// Told while a log write waits for room on the disk.
+    pub(crate) room: Room,
     /// Told when the store should be made durable so that the log can be released: index and term.
     pub(crate) durability: Sender<()>,
 }
@@ -72,7 +73,7 @@ pub(crate) fn start(parts: Parts) -> std::io::Result<Running> {
     let (appends, jobs) = crossbeam_channel::bounded(APPENDS_MAX);
     let inbox = Arc::clone(&parts.inbox);
     let stopping = Arc::new(AtomicBool::new(false));
-    let writer = LogWriter { log: Arc::clone(&log), disk_full: Arc::clone(&parts.disk_full) };
+    let writer = LogWriter { log: Arc::clone(&log), room: parts.room.clone() };
     let wal = std::thread::Builder::new().name("wal".into()).spawn({
         let inbox = Arc::clone(&inbox);
         move || run_log(&writer, &jobs, &inbox)
@@ -80,7 +81,7 @@ pub(crate) fn start(parts: Parts) -> std::io::Result<Running> {
     let raft_thread = RaftThread {
         driver: parts.driver,
         inbox: Arc::clone(&inbox),
-        writer: LogWriter { log, disk_full: parts.disk_full },
+        writer: LogWriter { log, room: parts.room },
         appends,
         outstanding: 0,
         apply: parts.apply,
@@ -99,7 +100,7 @@ pub(crate) fn start(parts: Parts) -> std::io::Result<Running> {
 // count of outstanding appends keeps the two from ever wanting it at once.
 struct LogWriter {
     log: Arc<Mutex<Log>>,
-    disk_full: Arc<AtomicBool>,
+    room: Room,
 }
 
 impl LogWriter {
@@ -110,14 +111,14 @@ impl LogWriter {
             let begun = Instant::now();
             match self.log.lock().append(&append.entries, append.hard_state.as_ref(), append.sync) {
                 Ok(appended) => {
-                    self.disk_full.store(false, Ordering::Release);
+                    self.room.set_log_waits(false);
                     let metrics = &metrics::get().disk;
                     metrics.wal_fsync_seconds.record(begun.elapsed().as_secs_f64());
                     metrics.wal_written_bytes.increment(appended.bytes as f64);
                     return;
                 }
                 Err(error) if error.is_no_space() => {
-                    if !self.disk_full.swap(true, Ordering::AcqRel) {
+                    if !self.room.set_log_waits(true) {
                         crate::error!("the disk is full: writes wait until there is room", error = error.to_string());
                     }
                     std::thread::sleep(DISK_FULL_RETRY);
@@ -215,6 +216,7 @@ impl RaftThread {
 
     fn carry_out_once(&mut self, effects: Effects) -> bool {
         for (waiter, answer) in effects.answers {
+            metrics::get().server.proposals_failed.increment(1);
             self.delivery.add(waiter, answer);
         }
         let mut wrote = false;

@@ -29,8 +29,7 @@ enum Check {
 }
 
 const LIVEZ: &[Check] = &[Check::SerializableRead];
-const READYZ: &[Check] =
-    &[Check::DataCorruption, Check::SerializableRead, Check::LinearizableRead, Check::NonLearner];
+const READYZ: &[Check] = &[Check::DataCorruption, Check::SerializableRead, Check::LinearizableRead, Check::NonLearner];
 
 impl Check {
     fn name(self) -> &'static str {
@@ -99,7 +98,7 @@ async fn run(node: &Node, name: &'static str, checks: &[Check], query: Option<&s
     let mut outcomes = Vec::with_capacity(checks.len());
     for check in checks {
         let outcome = check.run(node).await;
-        metrics::get().health.checked(name, check.name(), outcome.failure.is_none());
+        metrics::get().checked(name, check.name(), outcome.failure.is_none());
         outcomes.push(outcome);
     }
     describe(name, &outcomes, query_values(query, "verbose").next().is_some())
@@ -196,7 +195,8 @@ mod tests {
     fn a_probe_says_ok_and_details_only_when_asked() {
         let outcomes: Vec<Outcome> = READYZ.iter().map(|check| passed(*check)).collect();
         assert_eq!(text(describe("readyz", &outcomes, false)), (200, "ok\n".into()));
-        let verbose = "[+]data_corruption ok\n[+]serializable_read ok\n[+]linearizable_read ok\n[+]non_learner ok\nok\n";
+        let verbose =
+            "[+]data_corruption ok\n[+]serializable_read ok\n[+]linearizable_read ok\n[+]non_learner ok\nok\n";
         let response = describe("readyz", &outcomes, true);
         assert_eq!(response.headers()[CONTENT_TYPE], "text/plain; charset=utf-8");
         assert_eq!(response.headers()[X_CONTENT_TYPE_OPTIONS], "nosniff");

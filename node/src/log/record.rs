@@ -11,7 +11,9 @@
 
 use bytes::{Buf, Bytes};
 use prost::Message as _;
-use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, encode_varint, encoded_len_varint, skip_field};
+use prost::encoding::{
+    DecodeContext, WireType, decode_key, decode_varint, encode_varint, encoded_len_varint, skip_field,
+};
 
 use crate::log::{EntryKind, HardState, LogEntry, Metadata, SnapshotMark};
 

@@ -39,7 +39,10 @@ pub struct Recovered {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Warning {
     /// The rest of a write that was never acknowledged was cut.
-    TornTail { file: String, offset: u64 },
+    TornTail {
+        file: String,
+        offset: u64,
+    },
     ForeignFile(String),
 }
 
@@ -129,7 +132,10 @@ fn cut(disk: &mut dyn Disk, name: &str, bytes: &Bytes, offset: usize) -> Result<
 enum SegmentEnd {
     /// Zeros, or nothing, from here on.
     Clean(usize),
-    Damaged { offset: usize, what: String },
+    Damaged {
+        offset: usize,
+        what: String,
+    },
 }
 
 #[derive(Default)]
@@ -157,7 +163,11 @@ impl Reader {
             }
             let Some(record) = frame.record() else { return damaged("a record is not what its type demands") };
             self.crc = Some(frame.crc);
-            self.take(record).map_err(|what| LogError::Corrupt { file: name.to_owned(), offset: offset as u64, what })?;
+            self.take(record).map_err(|what| LogError::Corrupt {
+                file: name.to_owned(),
+                offset: offset as u64,
+                what,
+            })?;
             offset += frame.size;
         }
     }

@@ -1,8 +1,6 @@
 //! The clock thread: what has to happen because time has passed.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -10,12 +8,12 @@ use crossbeam_channel::{Receiver, RecvTimeoutError};
 use kuorum_proto::etcdserverpb::{CompactionRequest, LeaseRevokeRequest};
 
 use crate::admission::Gate;
-use crate::admission::space::Sizes;
+use crate::admission::space::{Room, Sizes};
 use crate::consensus::Handle;
 use crate::lease::Leases;
+use crate::metrics;
 use crate::mvcc::Store;
 use crate::policy::compaction::Schedule;
-use crate::metrics;
 
 /// How often the thread looks. A lease of the least TTL, two seconds, is late by a twentieth of it at most.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -36,8 +34,8 @@ pub(crate) struct Parts {
     pub(crate) sizes: Sizes,
     pub(crate) schedule: Schedule,
     pub(crate) data_dir: PathBuf,
-    /// Set here when the disk is nearly full.
-    pub(crate) disk_low: Arc<AtomicBool>,
+    /// Told when the disk is nearly full.
+    pub(crate) room: Room,
     /// Where monotonic time starts for this process.
     pub(crate) started: Instant,
     /// Closed when the node stops.
@@ -46,7 +44,9 @@ pub(crate) struct Parts {
 
 /// Starts the thread. It ends when the stop channel closes.
 pub(crate) fn start(parts: Parts) -> std::io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("clock".into()).spawn(move || ClockThread { parts, commit: Commit::default() }.run())
+    std::thread::Builder::new()
+        .name("clock".into())
+        .spawn(move || ClockThread { parts, commit: Commit::default() }.run())
 }
 
 struct ClockThread {
@@ -104,7 +104,7 @@ impl ClockThread {
         let Ok(disk) = rustix::fs::statvfs(&self.parts.data_dir) else { return };
         let (free, whole) = (disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize);
         let low = free < DISK_RESERVE_BYTES.min(whole / DISK_RESERVE_DIVISOR);
-        if self.parts.disk_low.swap(low, Ordering::AcqRel) != low {
+        if self.parts.room.set_low(low) != low {
             if low {
                 crate::error!("the disk is nearly full: writes are refused until there is room", "free-bytes" = free);
             } else {

@@ -8,10 +8,10 @@ use tokio::sync::watch;
 
 use crate::consensus::Handle;
 use crate::maintenance::Job;
+use crate::metrics;
 use crate::mvcc::Store;
 use crate::mvcc::revision::Revision;
 use crate::refusal::Refusal;
-use crate::metrics;
 
 /// How often the store is made durable, so that a crash of the machine leaves little of the log to replay (DESIGN 4).
 const PERSIST_INTERVAL: Duration = Duration::from_secs(5);
@@ -91,7 +91,10 @@ fn persist_store(parts: &Parts) -> Option<u64> {
     match parts.store.persist() {
         Ok(()) => Some(applied),
         Err(error) => {
-            crate::error!("the store can't be made durable; the log keeps what it would lose", error = error.to_string());
+            crate::error!(
+                "the store can't be made durable; the log keeps what it would lose",
+                error = error.to_string()
+            );
             None
         }
     }

@@ -32,14 +32,10 @@ impl Server {
             has_leader: r.gauge("etcd_server_has_leader", "1 if this member knows a leader, else 0."),
             is_leader: r.gauge("etcd_server_is_leader", "1 if this member leads, else 0."),
             is_learner: r.gauge("etcd_server_is_learner", "1 if this member is a learner, else 0."),
-            leader_changes_seen: r.counter(
-                "etcd_server_leader_changes_seen_total",
-                "How often this member saw the leader change.",
-            ),
-            proposals_committed: r.gauge(
-                "etcd_server_proposals_committed_total",
-                "The index of the last entry known to be committed.",
-            ),
+            leader_changes_seen: r
+                .counter("etcd_server_leader_changes_seen_total", "How often this member saw the leader change."),
+            proposals_committed: r
+                .gauge("etcd_server_proposals_committed_total", "The index of the last entry known to be committed."),
             proposals_applied: r.gauge("etcd_server_proposals_applied_total", "The index of the last entry applied."),
             proposals_pending: r.gauge("etcd_server_proposals_pending", "Proposals waiting for their answer."),
             proposals_failed: r.counter("etcd_server_proposals_failed_total", "Proposals that were refused or lost."),
@@ -101,15 +97,11 @@ impl Mvcc {
             current_revision: r.gauge("etcd_debugging_mvcc_current_revision", "The current revision."),
             compact_revision: r.gauge("etcd_debugging_mvcc_compact_revision", "The compacted revision, -1 if none."),
             db_bytes: r.gauge("etcd_mvcc_db_total_size_in_bytes", "Bytes that the database occupies on disk."),
-            db_in_use_bytes: r.gauge(
-                "etcd_mvcc_db_total_size_in_use_in_bytes",
-                "Bytes of the database that hold live rows.",
-            ),
+            db_in_use_bytes: r
+                .gauge("etcd_mvcc_db_total_size_in_use_in_bytes", "Bytes of the database that hold live rows."),
             compacted_keys: r.counter("etcd_debugging_mvcc_db_compaction_keys_total", "Rows removed by compactions."),
-            compaction_last_seconds: r.gauge(
-                "etcd_debugging_mvcc_db_compaction_last",
-                "Unix time of the last compaction in seconds.",
-            ),
+            compaction_last_seconds: r
+                .gauge("etcd_debugging_mvcc_db_compaction_last", "Unix time of the last compaction in seconds."),
             compaction_pause_ms: r.histogram(
                 "etcd_debugging_mvcc_db_compaction_pause_duration_milliseconds",
                 "Time of one batch of a compaction.",
@@ -119,10 +111,8 @@ impl Mvcc {
                 "Time of a whole compaction.",
             ),
             hash_seconds: r.histogram("etcd_mvcc_hash_duration_seconds", "Time to hash the whole store."),
-            hash_revision_seconds: r.histogram(
-                "etcd_mvcc_hash_rev_duration_seconds",
-                "Time to hash the store at a revision.",
-            ),
+            hash_revision_seconds: r
+                .histogram("etcd_mvcc_hash_rev_duration_seconds", "Time to hash the store at a revision."),
         }
     }
 }
@@ -187,10 +177,8 @@ impl Disk {
             wal_fsync_seconds: r.histogram("etcd_disk_wal_fsync_duration_seconds", "Time to make the log durable."),
             wal_write_seconds: r.histogram("etcd_disk_wal_write_duration_seconds", "Time to write to the log."),
             wal_written_bytes: r.gauge("etcd_disk_wal_write_bytes_total", "Bytes written to the log."),
-            backend_commit_seconds: r.histogram(
-                "etcd_disk_backend_commit_duration_seconds",
-                "Time to commit a batch to the store.",
-            ),
+            backend_commit_seconds: r
+                .histogram("etcd_disk_backend_commit_duration_seconds", "Time to commit a batch to the store."),
             defrag_seconds: r.histogram("etcd_disk_backend_defrag_duration_seconds", "Time of a defragmentation."),
             defrag_inflight: r.gauge("etcd_disk_defrag_inflight", "1 while the store is being defragmented, else 0."),
         }
@@ -211,64 +199,24 @@ impl Client {
                 "etcd_network_client_grpc_received_bytes_total",
                 "Bytes of the messages received from gRPC clients.",
             ),
-            sent_bytes: r.counter(
-                "etcd_network_client_grpc_sent_bytes_total",
-                "Bytes of the messages sent to gRPC clients.",
-            ),
+            sent_bytes: r
+                .counter("etcd_network_client_grpc_sent_bytes_total", "Bytes of the messages sent to gRPC clients."),
         }
     }
 }
 
-/// Moved by the health pages.
+/// Moved by the health pages, beside the series of each check, see [`super::Metrics::checked`].
 pub(crate) struct Health {
     pub(crate) successes: Counter,
     pub(crate) failures: Counter,
-    checks: Vec<CheckCounts>,
 }
-
-struct CheckCounts {
-    page: &'static str,
-    check: &'static str,
-    latest: Gauge,
-    success: Counter,
-    error: Counter,
-}
-
-/// The pages and their checks, see [`crate::http::health`].
-const CHECKS: [(&str, &str); 5] = [
-    ("livez", "serializable_read"),
-    ("readyz", "data_corruption"),
-    ("readyz", "serializable_read"),
-    ("readyz", "linearizable_read"),
-    ("readyz", "non_learner"),
-];
 
 impl Health {
     pub(super) fn register(r: &Registrar) -> Health {
-        let total = "etcd_server_healthchecks_total";
-        r.describe_counter(total, "Health checks by page, check and outcome.");
-        let checks = CHECKS.map(|(page, check)| CheckCounts {
-            page,
-            check,
-            latest: r.labelled_gauge("etcd_server_healthcheck", "1 if the check passed when it last ran, else 0.", [
-                ("type", page),
-                ("name", check),
-            ]),
-            success: r.labelled_counter(total, [("type", page), ("name", check), ("status", "success")]),
-            error: r.labelled_counter(total, [("type", page), ("name", check), ("status", "error")]),
-        });
+        r.describe_counter("etcd_server_healthchecks_total", "Health checks by page, check and outcome.");
         Health {
             successes: r.counter("etcd_server_health_success", "Answers of /health that said healthy."),
             failures: r.counter("etcd_server_health_failures", "Answers of /health that said unhealthy."),
-            checks: checks.into(),
-        }
-    }
-
-    /// Counts one run of a check.
-    pub(crate) fn checked(&self, page: &str, check: &str, passed: bool) {
-        if let Some(counts) = self.checks.iter().find(|counts| counts.page == page && counts.check == check) {
-            counts.latest.set(if passed { 1.0 } else { 0.0 });
-            if passed { &counts.success } else { &counts.error }.increment(1);
         }
     }
 }

@@ -81,8 +81,7 @@ impl Counts {
             Kind::ServerStream => "server_stream",
             Kind::BothStream => "bidi_stream",
         };
-        let labels =
-            [("grpc_type", kind), ("grpc_service", method.service()), ("grpc_method", method.name())];
+        let labels = [("grpc_type", kind), ("grpc_service", method.service()), ("grpc_method", method.name())];
         let [kind, service, name] = labels;
         Counts {
             started: r.labelled_counter("grpc_server_started_total", labels),

@@ -11,16 +11,25 @@ struct Buckets {
 }
 
 const DOUBLING: &[Buckets] = &[
-    Buckets { first: 0.001, count: 14, names: &[
-        "etcd_disk_backend_commit_duration_seconds",
-        "etcd_disk_wal_fsync_duration_seconds",
-        "etcd_disk_wal_write_duration_seconds",
-    ] },
-    Buckets { first: 0.0001, count: 20, names: &[
-        "etcd_server_apply_duration_seconds",
-        "etcd_server_range_duration_seconds",
-    ] },
-    Buckets { first: 0.01, count: 15, names: &["etcd_mvcc_hash_duration_seconds", "etcd_mvcc_hash_rev_duration_seconds"] },
+    Buckets {
+        first: 0.001,
+        count: 14,
+        names: &[
+            "etcd_disk_backend_commit_duration_seconds",
+            "etcd_disk_wal_fsync_duration_seconds",
+            "etcd_disk_wal_write_duration_seconds",
+        ],
+    },
+    Buckets {
+        first: 0.0001,
+        count: 20,
+        names: &["etcd_server_apply_duration_seconds", "etcd_server_range_duration_seconds"],
+    },
+    Buckets {
+        first: 0.01,
+        count: 15,
+        names: &["etcd_mvcc_hash_duration_seconds", "etcd_mvcc_hash_rev_duration_seconds"],
+    },
     Buckets { first: 0.1, count: 13, names: &["etcd_disk_backend_defrag_duration_seconds"] },
     Buckets { first: 1.0, count: 13, names: &["etcd_debugging_mvcc_db_compaction_pause_duration_milliseconds"] },
     Buckets { first: 100.0, count: 14, names: &["etcd_debugging_mvcc_db_compaction_total_duration_milliseconds"] },

@@ -57,7 +57,11 @@ impl Store {
         to: Revision,
         pause: &mut dyn FnMut(),
     ) -> Result<CompactionDone, StorageError> {
-        assert!(to <= self.compacted(), "history is readable down to {}, not to be removed up to {to}", self.compacted());
+        assert!(
+            to <= self.compacted(),
+            "history is readable down to {}, not to be removed up to {to}",
+            self.compacted()
+        );
         let before = match self.sys_get(DONE_ROW)? {
             Some(row) => Done::decode(&row).ok_or(StorageError::Damaged { what: "the compaction's row" })?,
             None => Done::NONE,
@@ -67,10 +71,16 @@ impl Store {
         }
         let hash = hash::hash(&self.0.storage.view(), before.revision, to)?;
         self.0.floor.raise(to.0);
-        let mut pass = Pass { store: self, batch: self.0.storage.batch(), rows: 0, done: CompactionDone::default(), pause };
+        let mut pass =
+            Pass { store: self, batch: self.0.storage.batch(), rows: 0, done: CompactionDone::default(), pause };
         pass.run(before.revision, to)?;
         let done = pass.finish(before, to)?;
-        self.keep_compaction_hash(KvHash { hash, compact_revision: before.revision.0, hash_revision: to.0, revision: to });
+        self.keep_compaction_hash(KvHash {
+            hash,
+            compact_revision: before.revision.0,
+            hash_revision: to.0,
+            revision: to,
+        });
         let below = ChangeId { main: to.min(self.0.dump.revision().next()), sub: 0 };
         self.0.storage.drop_rev_tables(&row::rev_key(below))?;
         self.0.storage.nudge()?;

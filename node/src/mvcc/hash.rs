@@ -110,14 +110,9 @@ fn encode(out: &mut Vec<u8>, key: Bytes, id: ChangeId, version: Version) {
             out.push(b't');
             KeyValue { key, ..KeyValue::default() }
         }
-        Version::Value { created, version, lease, value } => KeyValue {
-            key,
-            create_revision: created.0,
-            mod_revision: id.main.0,
-            version,
-            value,
-            lease,
-        },
+        Version::Value { created, version, lease, value } => {
+            KeyValue { key, create_revision: created.0, mod_revision: id.main.0, version, value, lease }
+        }
     };
     kv.encode_raw(out);
 }

@@ -43,10 +43,7 @@ pub(crate) struct KeyIndex {
 
 impl KeyIndex {
     pub(crate) fn new() -> Self {
-        KeyIndex {
-            root: Inner::empty(),
-            len: 0,
-        }
+        KeyIndex { root: Inner::empty(), len: 0 }
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Option<KeyState> {
@@ -95,11 +92,7 @@ impl KeyIndex {
     }
 
     /// Shows the keys in `range` to `f` in ascending order until `f` breaks.
-    pub(crate) fn visit(
-        &self,
-        range: KeyRange<'_>,
-        f: impl FnMut(&[u8], &KeyState) -> ControlFlow<()>,
-    ) {
+    pub(crate) fn visit(&self, range: KeyRange<'_>, f: impl FnMut(&[u8], &KeyState) -> ControlFlow<()>) {
         // A break has done its work once the scan has ended.
         let (ControlFlow::Continue(()) | ControlFlow::Break(())) = self.scan(range, f);
     }
@@ -109,11 +102,7 @@ impl KeyIndex {
         size_of::<Self>() + self.root.resident_bytes()
     }
 
-    fn scan(
-        &self,
-        range: KeyRange<'_>,
-        mut f: impl FnMut(&[u8], &KeyState) -> ControlFlow<()>,
-    ) -> ControlFlow<()> {
+    fn scan(&self, range: KeyRange<'_>, mut f: impl FnMut(&[u8], &KeyState) -> ControlFlow<()>) -> ControlFlow<()> {
         if range.is_empty() {
             return ControlFlow::Continue(());
         }

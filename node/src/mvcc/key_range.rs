@@ -82,14 +82,8 @@ mod tests {
     const KEYS: [&[u8]; 8] = [b"", b"\0", b"a", b"a\0", b"ab", b"b", b"b\0", b"\xff"];
 
     fn ranges() -> Vec<KeyRange<'static>> {
-        let mut ranges: Vec<_> = KEYS
-            .into_iter()
-            .flat_map(|key| [One(key), From(key)])
-            .collect();
-        ranges.extend(
-            KEYS.into_iter()
-                .flat_map(|key| KEYS.map(|end| Span(key, end))),
-        );
+        let mut ranges: Vec<_> = KEYS.into_iter().flat_map(|key| [One(key), From(key)]).collect();
+        ranges.extend(KEYS.into_iter().flat_map(|key| KEYS.map(|end| Span(key, end))));
         ranges
     }
 
@@ -114,14 +108,8 @@ mod tests {
     #[test]
     fn empty_range_contains_and_overlaps_nothing() {
         for empty in ranges().into_iter().filter(KeyRange::is_empty) {
-            assert!(
-                !KEYS.into_iter().any(|key| empty.contains(key)),
-                "{empty:?}"
-            );
-            assert!(
-                !ranges().iter().any(|range| empty.overlaps(range)),
-                "{empty:?}"
-            );
+            assert!(!KEYS.into_iter().any(|key| empty.contains(key)), "{empty:?}");
+            assert!(!ranges().iter().any(|range| empty.overlaps(range)), "{empty:?}");
         }
     }
 
@@ -130,9 +118,7 @@ mod tests {
     fn ranges_overlap_when_they_share_a_key() {
         for a in ranges() {
             for b in ranges() {
-                let share = KEYS
-                    .into_iter()
-                    .any(|key| a.contains(key) && b.contains(key));
+                let share = KEYS.into_iter().any(|key| a.contains(key) && b.contains(key));
                 assert_eq!(a.overlaps(&b), share, "{a:?} {b:?}");
             }
         }

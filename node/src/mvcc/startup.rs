@@ -59,7 +59,8 @@ pub(crate) fn open(
     };
     let compacted = match view.get(Space::Sys, COMPACTED_ROW)? {
         Some(row) => {
-            let bytes = row.as_ref().try_into().map_err(|_| StorageError::Damaged { what: "the compacted revision's row" })?;
+            let bytes =
+                row.as_ref().try_into().map_err(|_| StorageError::Damaged { what: "the compacted revision's row" })?;
             Revision(i64::from_be_bytes(bytes))
         }
         None => Revision(-1),

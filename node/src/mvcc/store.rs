@@ -178,7 +178,13 @@ impl Store {
     }
 
     /// One scan of the engine: the keys alive at a revision, in order, up to a limit, and how many there are.
-    fn scan(&self, keys: KeyRange<'_>, at: Revision, limit: Option<usize>, values: bool) -> Result<Scanned, StorageError> {
+    fn scan(
+        &self,
+        keys: KeyRange<'_>,
+        at: Revision,
+        limit: Option<usize>,
+        values: bool,
+    ) -> Result<Scanned, StorageError> {
         scan(&self.0.storage.view(), keys, at, limit, values)
     }
 
@@ -284,7 +290,7 @@ impl Inner {
 
 /// Up to `limit` keys of the range, in order, with their states.
 pub(super) fn collect(index: &KeyIndex, keys: KeyRange<'_>, limit: usize) -> Vec<(Bytes, KeyState)> {
-    let mut found = Vec::with_capacity(limit);
+    let mut found = Vec::with_capacity(limit.min(INDEX_KEYS_MAX));
     if let KeyRange::One(key) = keys {
         found.extend(index.get(key).map(|state| (Bytes::copy_from_slice(key), state)));
         return found;

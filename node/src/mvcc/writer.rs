@@ -173,10 +173,6 @@ impl Writer {
         // With the revision, under its lock: a reader that sees one sees the other.
         inner.compacted.store(self.compacted.0, Ordering::Release);
         drop(published);
-        Ok(Committed {
-            revision: self.revision,
-            compacted: self.compacted,
-            changes: std::mem::take(&mut self.changes),
-        })
+        Ok(Committed { revision: self.revision, compacted: self.compacted, changes: std::mem::take(&mut self.changes) })
     }
 }

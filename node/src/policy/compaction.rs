@@ -16,9 +16,13 @@ const SAMPLES_PER_INTERVAL: u64 = 10;
 pub(crate) enum Mode {
     Off,
     /// Keep this much time of history.
-    Periodic { retention_ms: u64 },
+    Periodic {
+        retention_ms: u64,
+    },
     /// Keep this many revisions.
-    Revision { retention: i64 },
+    Revision {
+        retention: i64,
+    },
 }
 
 /// Decides when to compact. Asked with the clock as often as the caller likes.

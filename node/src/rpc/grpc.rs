@@ -46,9 +46,8 @@ pub(super) fn answer(front: Arc<Front>, request: Request<Incoming>) -> Answer {
     if let Err((code, fault)) = check_protocol(&head.method, head.headers.get(CONTENT_TYPE).map(|v| v.as_bytes())) {
         return now(reply::not_grpc(code, &fault.status()));
     }
-    let call = Method::at(head.uri.path())
-        .map_err(Fault::NoMethod)
-        .and_then(|method| Call::new(front, method, &head.headers));
+    let call =
+        Method::at(head.uri.path()).map_err(Fault::NoMethod).and_then(|method| Call::new(front, method, &head.headers));
     match call {
         Ok(call) => {
             let messages = Messages::new(body, call.encoding.clone(), call.front.options.message_bytes_max);

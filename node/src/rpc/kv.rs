@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use kuorum_proto::etcdserverpb::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse,
-    RangeRequest, RangeResponse, TxnRequest, TxnResponse, request_op,
+    RangeRequest, RangeResponse, TxnRequest, TxnResponse,
 };
 
 use super::{Node, refusal_of, unexpected};
+use crate::admission::shape;
 use crate::apply::{self, Reply};
 use crate::metrics;
 use crate::mvcc::query::{RangeAnswer, RangeQuery};
@@ -68,7 +69,7 @@ fn read_here(node: &Node, query: &RangeQuery) -> Result<RangeAnswer, Refusal> {
 }
 
 pub(crate) async fn put(node: Arc<Node>, request: PutRequest) -> Result<PutResponse, Refusal> {
-    let command = node.gate.put(request)?;
+    let command = node.admitted(node.gate.put(request)).await?;
     match node.consensus.propose(command).await? {
         Reply::Put(mut response) => {
             node.complete(&mut response.header);
@@ -78,10 +79,7 @@ pub(crate) async fn put(node: Arc<Node>, request: PutRequest) -> Result<PutRespo
     }
 }
 
-pub(crate) async fn delete_range(
-    node: Arc<Node>,
-    request: DeleteRangeRequest,
-) -> Result<DeleteRangeResponse, Refusal> {
+pub(crate) async fn delete_range(node: Arc<Node>, request: DeleteRangeRequest) -> Result<DeleteRangeResponse, Refusal> {
     let command = node.gate.delete_range(request)?;
     match node.consensus.propose(command).await? {
         Reply::DeleteRange(mut response) => {
@@ -93,14 +91,14 @@ pub(crate) async fn delete_range(
 }
 
 pub(crate) async fn txn(node: Arc<Node>, request: TxnRequest) -> Result<TxnResponse, Refusal> {
-    let mut response = if is_read_only(&request) {
+    let mut response = if shape::is_read_only(&request) {
         node.gate.read_only_txn(&request)?;
-        if !is_serializable(&request) {
+        if !shape::is_serializable(&request) {
             node.consensus.read_barrier().await?;
         }
         apply::read_only_txn(&node.store, &request).map_err(refusal_of)?
     } else {
-        let command = node.gate.txn(request)?;
+        let command = node.admitted(node.gate.txn(request)).await?;
         match node.consensus.propose(command).await? {
             Reply::Txn(response) => response,
             other => return Err(unexpected("a transaction", &other)),
@@ -108,20 +106,6 @@ pub(crate) async fn txn(node: Arc<Node>, request: TxnRequest) -> Result<TxnRespo
     };
     node.complete(&mut response.header);
     Ok(response)
-}
-
-/// Whether every operation on either branch is a range read. A nested transaction counts as a write, as in etcd.
-fn is_read_only(request: &TxnRequest) -> bool {
-    let mut operations = request.success.iter().chain(&request.failure);
-    operations.all(|operation| matches!(operation.request, Some(request_op::Request::RequestRange(_))))
-}
-
-fn is_serializable(request: &TxnRequest) -> bool {
-    let mut operations = request.success.iter().chain(&request.failure);
-    operations.all(|operation| match &operation.request {
-        Some(request_op::Request::RequestRange(range)) => range.serializable,
-        _ => false,
-    })
 }
 
 pub(crate) async fn compact(node: Arc<Node>, request: CompactionRequest) -> Result<CompactionResponse, Refusal> {

@@ -20,7 +20,7 @@ pub(crate) async fn grant(node: Arc<Node>, mut request: LeaseGrantRequest) -> Re
         // A positive number, as etcd chooses; every member then uses the same.
         request.id = rand::random::<i64>() & i64::MAX;
     }
-    let command = node.gate.lease_grant(request)?;
+    let command = node.admitted(node.gate.lease_grant(request)).await?;
     match node.consensus.propose(command).await? {
         Reply::LeaseGrant(mut response) => {
             node.complete(&mut response.header);
@@ -42,10 +42,7 @@ pub(crate) async fn revoke(node: Arc<Node>, request: LeaseRevokeRequest) -> Resu
 }
 
 /// Renews a lease; an unknown one is answered with a TTL of zero.
-pub(crate) async fn keep_alive(
-    node: &Node,
-    request: LeaseKeepAliveRequest,
-) -> Result<LeaseKeepAliveResponse, Refusal> {
+pub(crate) async fn keep_alive(node: &Node, request: LeaseKeepAliveRequest) -> Result<LeaseKeepAliveResponse, Refusal> {
     // The header is taken before the renewal: a client must not see a renewal at a revision later than a revocation.
     let header = Some(node.header());
     let id = LeaseId(request.id);

@@ -82,7 +82,8 @@ pub(crate) fn bind(listen: &ListenConfig) -> Result<Bound, BindError> {
 
 fn bind_one(url: &Url) -> Result<TcpListener, BindError> {
     let Some(address) = url.socket_address() else {
-        let source = io::Error::new(ErrorKind::Unsupported, "only http URLs with an IP address or localhost are served");
+        let source =
+            io::Error::new(ErrorKind::Unsupported, "only http URLs with an IP address or localhost are served");
         return Err(BindError { url: url.text().to_owned(), address: None, source });
     };
     let error = |source| BindError { url: url.text().to_owned(), address: Some(address), source };

@@ -71,10 +71,7 @@ pub(crate) async fn alarm(node: Arc<Node>, request: AlarmRequest) -> Result<Alar
     }
 }
 
-pub(crate) async fn defragment(
-    node: Arc<Node>,
-    _request: DefragmentRequest,
-) -> Result<DefragmentResponse, Refusal> {
+pub(crate) async fn defragment(node: Arc<Node>, _request: DefragmentRequest) -> Result<DefragmentResponse, Refusal> {
     node.upkeep.defragment().await?;
     Ok(DefragmentResponse::default())
 }

@@ -111,8 +111,7 @@ fn check(query: &RangeQuery) -> Result<(), Refusal> {
     if !default_order {
         return Err(Refusal::Unimplemented("RangeStream does not support custom sort orders"));
     }
-    let bounds =
-        [query.min_mod_revision, query.max_mod_revision, query.min_create_revision, query.max_create_revision];
+    let bounds = [query.min_mod_revision, query.max_mod_revision, query.min_create_revision, query.max_create_revision];
     if bounds != [0; 4] {
         return Err(Refusal::Unimplemented("RangeStream does not support revision filters"));
     }

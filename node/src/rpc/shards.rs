@@ -88,7 +88,8 @@ pub(crate) fn serve(node: Arc<Node>, bound: Bound, office: PostOffice, options: 
         let (door, sockets) = mpsc::channel(SOCKETS_WAITING_MAX);
         doors.push(door);
         let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING_THREADS_MAX).build()?;
-        let shard = Shard { number, front: Arc::clone(&front), office: office.clone(), for_all: leaderless_sender.take() };
+        let shard =
+            Shard { number, front: Arc::clone(&front), office: office.clone(), for_all: leaderless_sender.take() };
         let thread = std::thread::Builder::new().name(format!("shard-{number}"));
         threads.push(thread.spawn(move || shard.run(runtime, sockets))?);
     }

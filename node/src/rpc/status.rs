@@ -17,15 +17,24 @@ use crate::refusal::Refusal;
 #[derive(Debug)]
 pub(crate) enum Fault {
     NoMethod(NoMethod),
-    NotGrpc { content_type: String },
-    NotPost { method: String },
+    NotGrpc {
+        content_type: String,
+    },
+    NotPost {
+        method: String,
+    },
     MalformedTimeout(String),
     UnknownEncoding(String),
     CompressedWithoutEncoding,
     UnknownFlag(u8),
     Inflate(io::Error),
-    InflatedTooLarge { bytes_max: usize },
-    MessageTooLarge { bytes: usize, bytes_max: usize },
+    InflatedTooLarge {
+        bytes_max: usize,
+    },
+    MessageTooLarge {
+        bytes: usize,
+        bytes_max: usize,
+    },
     /// The stream ended inside a message.
     Truncated,
     /// A unary call without its message.
@@ -66,9 +75,10 @@ impl Fault {
             Fault::NotGrpc { content_type } => {
                 (Code::Internal, format!("invalid gRPC request content-type {content_type:?}").into())
             }
-            Fault::NotPost { method } => {
-                (Code::Internal, format!("received a HEADERS frame with :method {method:?} which should be POST").into())
-            }
+            Fault::NotPost { method } => (
+                Code::Internal,
+                format!("received a HEADERS frame with :method {method:?} which should be POST").into(),
+            ),
             Fault::MalformedTimeout(text) => (Code::Internal, format!("malformed grpc-timeout: {text:?}").into()),
             Fault::UnknownEncoding(encoding) => (
                 Code::Unimplemented,

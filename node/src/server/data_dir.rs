@@ -82,23 +82,16 @@ fn identity_from_flags(config: &Config) -> Identity {
             MemberId::at_bootstrap(&urls, &config.cluster.token)
         })
         .collect();
-    let own: Vec<String> = config.cluster.initial[&config.member.name].iter().map(|url| url.text().to_owned()).collect();
-    Identity {
-        cluster_id: ClusterId::of(&member_ids),
-        member_id: MemberId::at_bootstrap(&own, &config.cluster.token),
-    }
+    let own: Vec<String> =
+        config.cluster.initial[&config.member.name].iter().map(|url| url.text().to_owned()).collect();
+    Identity { cluster_id: ClusterId::of(&member_ids), member_id: MemberId::at_bootstrap(&own, &config.cluster.token) }
 }
 
 /// Writes the first rows of a new store: whose it is and who the members are.
 fn found(config: &Config, identity: Identity, writer: &mut Writer) -> anyhow::Result<Members> {
     let peer_urls = config.cluster.initial[&config.member.name].iter().map(|url| url.text().to_owned()).collect();
-    let member = Member {
-        id: identity.member_id,
-        name: String::new(),
-        peer_urls,
-        client_urls: Vec::new(),
-        is_learner: false,
-    };
+    let member =
+        Member { id: identity.member_id, name: String::new(), peer_urls, client_urls: Vec::new(), is_learner: false };
     let members = Members::new(vec![member]);
     writer.sys_put(cluster::MEMBERS_ROW, members.to_row());
     writer.sys_put(cluster::IDENTITY_ROW, serde_json::to_vec(&identity)?);
@@ -168,9 +161,15 @@ fn refuse_etcd(member_dir: &Path) -> anyhow::Result<()> {
 fn make_dir(path: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(path).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
-            anyhow::anyhow!("{}: a file stands where a directory is needed; move it or use another --data-dir", path.display())
+            anyhow::anyhow!(
+                "{}: a file stands where a directory is needed; move it or use another --data-dir",
+                path.display()
+            )
         }
-        _ => anyhow::anyhow!("{}: can't make the directory ({error}); make it writable or use another --data-dir", path.display()),
+        _ => anyhow::anyhow!(
+            "{}: can't make the directory ({error}); make it writable or use another --data-dir",
+            path.display()
+        ),
     })
 }
 

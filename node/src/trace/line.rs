@@ -236,10 +236,7 @@ fn push_time(out: &mut Vec<u8>, at: SystemTime) {
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
     push_display(
         out,
-        format_args!(
-            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:06}Z",
-            since.subsec_micros()
-        ),
+        format_args!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:06}Z", since.subsec_micros()),
     );
 }
 
@@ -278,7 +275,11 @@ mod tests {
         let line = check(
             LogFormat::Json,
             "ready to serve client requests",
-            &[Field::new("local_member_id", &"8e9e05c52164694d"), Field::new("urls", &urls), Field::new("\"took\"", &7u64)],
+            &[
+                Field::new("local_member_id", &"8e9e05c52164694d"),
+                Field::new("urls", &urls),
+                Field::new("\"took\"", &7u64),
+            ],
         );
         assert_eq!(
             line,

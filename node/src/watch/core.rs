@@ -38,17 +38,41 @@ const WATCHERS_PER_STREAM_MAX: usize = 1 << 20;
 /// What reaches the core.
 pub(super) enum Event {
     /// The store committed these changes, and has this revision now.
-    Published { revision: Revision, compacted: Revision, changes: Vec<Change> },
+    Published {
+        revision: Revision,
+        compacted: Revision,
+        changes: Vec<Change>,
+    },
     /// The store went on to this revision with changes that were too much to pass on.
-    Skipped { revision: Revision, compacted: Revision },
-    Open { stream: u64, outbox: Outbox },
-    Create { stream: u64, request: WatchCreateRequest },
-    Cancel { stream: u64, id: i64 },
-    Progress { stream: u64 },
+    Skipped {
+        revision: Revision,
+        compacted: Revision,
+    },
+    Open {
+        stream: u64,
+        outbox: Outbox,
+    },
+    Create {
+        stream: u64,
+        request: WatchCreateRequest,
+    },
+    Cancel {
+        stream: u64,
+        id: i64,
+    },
+    Progress {
+        stream: u64,
+    },
     /// A stream that was put behind for its size has drained.
-    Drained { stream: u64 },
-    Close { stream: u64 },
-    Tick { now_ms: u64 },
+    Drained {
+        stream: u64,
+    },
+    Close {
+        stream: u64,
+    },
+    Tick {
+        now_ms: u64,
+    },
 }
 
 pub(super) struct Core {
@@ -167,7 +191,8 @@ impl Core {
     /// Sends a watcher those of the changes that it wants, in one response.
     fn send_changes(&mut self, number: u64, changes: &[Rc<Recorded>], revision: Revision) {
         let watcher = &self.watchers[&number];
-        let wanted = changes.iter().filter(|change| change.revision() >= watcher.start && watcher.wants.accepts(change));
+        let wanted =
+            changes.iter().filter(|change| change.revision() >= watcher.start && watcher.wants.accepts(change));
         let events: Vec<Bytes> = wanted
             .map(|change| {
                 let event = if watcher.wants.previous { change.with_previous(&self.store) } else { change.plain() };
@@ -332,7 +357,8 @@ impl Core {
     fn progress(&mut self, stream_id: u64) {
         let Some(stream) = self.streams.get(&stream_id) else { return };
         // A watcher that was created just before gets its chance to catch up first.
-        let behind: Vec<u64> = stream.watchers.values().flatten().copied().filter(|n| self.behind.contains(n)).collect();
+        let behind: Vec<u64> =
+            stream.watchers.values().flatten().copied().filter(|n| self.behind.contains(n)).collect();
         if !behind.is_empty() {
             self.catch_up_with(&behind[..behind.len().min(WATCHERS_PER_CATCH_UP)]);
         }
@@ -396,7 +422,8 @@ impl Core {
     }
 
     fn catch_up_with(&mut self, chosen: &[u64]) {
-        let mut chosen: Vec<(Revision, u64)> = chosen.iter().filter_map(|n| self.next_of(*n).map(|next| (next, *n))).collect();
+        let mut chosen: Vec<(Revision, u64)> =
+            chosen.iter().filter_map(|n| self.next_of(*n).map(|next| (next, *n))).collect();
         chosen.retain(|(next, number)| {
             let compacted = *next < self.compacted;
             if compacted {
@@ -515,4 +542,3 @@ fn choose_id(stream: &mut Stream, request: &WatchCreateRequest, has_keys: bool) 
     stream.next_id += 1;
     Ok(id)
 }
-

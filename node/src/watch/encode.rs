@@ -41,13 +41,9 @@ pub(super) fn with_events(
     events: &[Bytes],
     fragment_bytes: Option<usize>,
 ) -> Vec<Bytes> {
-    let head = |fragment: bool| WatchResponse {
-        header: Some(*header),
-        watch_id,
-        fragment,
-        ..WatchResponse::default()
-    };
-    let size = |head: &WatchResponse, events: &[Bytes]| head.encoded_len() + events.iter().map(Bytes::len).sum::<usize>();
+    let head = |fragment: bool| WatchResponse { header: Some(*header), watch_id, fragment, ..WatchResponse::default() };
+    let size =
+        |head: &WatchResponse, events: &[Bytes]| head.encoded_len() + events.iter().map(Bytes::len).sum::<usize>();
     let whole = head(false);
     let Some(limit) = fragment_bytes.filter(|limit| events.len() > 1 && size(&whole, events) >= *limit) else {
         return vec![join(&whole, events)];
@@ -84,7 +80,12 @@ mod tests {
     use super::*;
 
     fn kv(key: &str, value_bytes: usize) -> KeyValue {
-        KeyValue { key: key.to_owned().into(), value: vec![b'v'; value_bytes].into(), mod_revision: 7, ..KeyValue::default() }
+        KeyValue {
+            key: key.to_owned().into(),
+            value: vec![b'v'; value_bytes].into(),
+            mod_revision: 7,
+            ..KeyValue::default()
+        }
     }
 
     fn decode(responses: &[Bytes]) -> Vec<WatchResponse> {
@@ -94,7 +95,8 @@ mod tests {
     #[test]
     fn a_response_decodes_to_what_went_in() {
         let header = ResponseHeader { revision: 9, cluster_id: 1, member_id: 2, raft_term: 3 };
-        let events = [event(ChangeKind::Put, &kv("a", 3), None), event(ChangeKind::Delete, &kv("b", 0), Some(&kv("b", 1)))];
+        let events =
+            [event(ChangeKind::Put, &kv("a", 3), None), event(ChangeKind::Delete, &kv("b", 0), Some(&kv("b", 1)))];
         let [response] = &decode(&with_events(&header, 5, &events, None))[..] else { panic!("one response") };
         assert_eq!((response.header, response.watch_id, response.events.len()), (Some(header), 5, 2));
         assert_eq!(response.events[1].prev_kv, Some(kv("b", 1)));

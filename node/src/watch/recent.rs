@@ -8,9 +8,9 @@ use std::rc::Rc;
 use bytes::Bytes;
 use kuorum_proto::mvccpb::KeyValue;
 
+use crate::mvcc::Store;
 use crate::mvcc::query::{Change, ChangeKind, Previous};
 use crate::mvcc::revision::Revision;
-use crate::mvcc::Store;
 use crate::watch::encode;
 
 /// A change and its encodings, each made when first wanted.

@@ -15,14 +15,10 @@ impl KeyIndex {
     /// # Panics
     ///
     /// When a key is not above the one before it.
-    pub(crate) fn bulk_build<K: AsRef<[u8]>>(
-        keys: impl IntoIterator<Item = (K, KeyState)>,
-    ) -> KeyIndex {
+    pub(crate) fn bulk_build<K: AsRef<[u8]>>(keys: impl IntoIterator<Item = (K, KeyState)>) -> KeyIndex {
         let mut builder = KeyIndexBuilder::new();
         for (key, state) in keys {
-            builder
-                .push(key.as_ref(), state)
-                .expect("the caller gives the keys in ascending order");
+            builder.push(key.as_ref(), state).expect("the caller gives the keys in ascending order");
         }
         builder.finish()
     }
@@ -39,30 +35,19 @@ pub(crate) struct KeyIndexBuilder {
 
 impl KeyIndexBuilder {
     pub(crate) fn new() -> Self {
-        KeyIndexBuilder {
-            leaves: vec![Leaf::default()],
-            separators: Vec::new(),
-            last_key: Vec::new(),
-            len: 0,
-        }
+        KeyIndexBuilder { leaves: vec![Leaf::default()], separators: Vec::new(), last_key: Vec::new(), len: 0 }
     }
 
     /// Adds a key, which must be above all keys so far.
     pub(crate) fn push(&mut self, key: &[u8], state: KeyState) -> Result<(), OutOfOrder> {
         if self.len > 0 && key <= self.last_key.as_slice() {
-            return Err(OutOfOrder {
-                key_number: self.len,
-            });
+            return Err(OutOfOrder { key_number: self.len });
         }
         let value = state.pack();
-        let leaf = self
-            .leaves
-            .last_mut()
-            .expect("there is a leaf from the start");
+        let leaf = self.leaves.last_mut().expect("there is a leaf from the start");
         if !leaf.insert(leaf.len(), key, value.as_slice()) {
             leaf.shrink_to_fit();
-            self.separators
-                .push(Box::from(shortest_separator(&self.last_key, key)));
+            self.separators.push(Box::from(shortest_separator(&self.last_key, key)));
             self.leaves.push(Leaf::single(key, value.as_slice()));
         }
         self.last_key.clear();
@@ -77,10 +62,7 @@ impl KeyIndexBuilder {
             (nodes, separators) = group(nodes, separators, Inner::of_nodes);
         }
         let root = nodes.pop().expect("a level has at least one node");
-        KeyIndex {
-            root,
-            len: self.len,
-        }
+        KeyIndex { root, len: self.len }
     }
 }
 
@@ -112,11 +94,7 @@ pub(crate) struct OutOfOrder {
 
 impl fmt::Display for OutOfOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "key number {} is not above the key before it",
-            self.key_number
-        )
+        write!(f, "key number {} is not above the key before it", self.key_number)
     }
 }
 

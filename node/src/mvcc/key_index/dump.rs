@@ -53,11 +53,7 @@ impl KeyIndex {
         let mut outcome = Ok(());
         self.visit(KeyRange::ALL, |key, state| {
             outcome = blocks.push(key, state);
-            if outcome.is_ok() {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
+            if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         outcome?;
         blocks.finish()
@@ -79,10 +75,7 @@ impl KeyIndex {
             loaded += load_block(&block, number, &mut builder)?;
         }
         if loaded != keys {
-            return Err(DumpError::Count {
-                announced: keys,
-                found: loaded,
-            });
+            return Err(DumpError::Count { announced: keys, found: loaded });
         }
         if r.take(1).read_to_end(&mut block)? > 0 {
             return Err(DumpError::Trailing);
@@ -122,9 +115,7 @@ fn decode_header(bytes: &[u8; HEADER_BYTES]) -> Result<(DumpHeader, u64), DumpEr
 }
 
 fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    *bytes[at..]
-        .first_chunk()
-        .expect("a header holds all its fields")
+    *bytes[at..].first_chunk().expect("a header holds all its fields")
 }
 
 fn block_checksum(number: u64, len: u32, entries: &[u8]) -> u32 {
@@ -142,12 +133,7 @@ struct BlockWriter<'a, W> {
 
 impl<'a, W: Write> BlockWriter<'a, W> {
     fn new(out: &'a mut W) -> Self {
-        BlockWriter {
-            out,
-            number: 0,
-            entries: Vec::new(),
-            last_key: Vec::new(),
-        }
+        BlockWriter { out, number: 0, entries: Vec::new(), last_key: Vec::new() }
     }
 
     fn push(&mut self, key: &[u8], state: &KeyState) -> io::Result<()> {
@@ -172,19 +158,13 @@ impl<'a, W: Write> BlockWriter<'a, W> {
     }
 
     fn write_block(&mut self) -> io::Result<()> {
-        let len = u32::try_from(self.entries.len())
-            .ok()
-            .filter(|&len| len as usize <= BLOCK_BYTES_MAX);
+        let len = u32::try_from(self.entries.len()).ok().filter(|&len| len as usize <= BLOCK_BYTES_MAX);
         let len = len.ok_or_else(|| {
-            let problem = format!(
-                "a key of {} bytes does not fit a block",
-                self.last_key.len()
-            );
+            let problem = format!("a key of {} bytes does not fit a block", self.last_key.len());
             io::Error::new(ErrorKind::InvalidInput, problem)
         })?;
         self.out.write_all(&len.to_le_bytes())?;
-        self.out
-            .write_all(&block_checksum(self.number, len, &self.entries).to_le_bytes())?;
+        self.out.write_all(&block_checksum(self.number, len, &self.entries).to_le_bytes())?;
         self.out.write_all(&self.entries)?;
         self.number += 1;
         self.entries.clear();
@@ -218,10 +198,7 @@ fn load_block(block: &[u8], number: u64, builder: &mut KeyIndexBuilder) -> Resul
         let start = at;
         let state = read_entry(block, &mut at, &mut key).ok_or_else(|| malformed(start))?;
         let pushed = builder.push(&key, state);
-        pushed.map_err(|OutOfOrder { .. }| DumpError::OutOfOrder {
-            block: number,
-            at: start,
-        })?;
+        pushed.map_err(|OutOfOrder { .. }| DumpError::OutOfOrder { block: number, at: start })?;
         keys += 1;
     }
     Ok(keys)
@@ -270,39 +247,24 @@ impl fmt::Display for DumpError {
             DumpError::Io(error) => write!(f, "reading the index dump: {error}"),
             DumpError::NotADump => write!(f, "the file is not an index dump"),
             DumpError::Version(version) => {
-                write!(
-                    f,
-                    "index dump of format version {version}, this build reads {FORMAT_VERSION}"
-                )
+                write!(f, "index dump of format version {version}, this build reads {FORMAT_VERSION}")
             }
             DumpError::Truncated => write!(f, "the index dump ends too soon"),
             DumpError::HeaderChecksum => write!(f, "the header of the index dump is damaged"),
             DumpError::BlockTooLong { block, len } => {
-                write!(
-                    f,
-                    "block {block} of the index dump claims {len} bytes, the most is {BLOCK_BYTES_MAX}"
-                )
+                write!(f, "block {block} of the index dump claims {len} bytes, the most is {BLOCK_BYTES_MAX}")
             }
             DumpError::BlockChecksum { block } => {
                 write!(f, "block {block} of the index dump is damaged")
             }
             DumpError::Malformed { block, at } => {
-                write!(
-                    f,
-                    "block {block} of the index dump holds no entry at byte {at}"
-                )
+                write!(f, "block {block} of the index dump holds no entry at byte {at}")
             }
             DumpError::OutOfOrder { block, at } => {
-                write!(
-                    f,
-                    "block {block} of the index dump has a key out of order at byte {at}"
-                )
+                write!(f, "block {block} of the index dump has a key out of order at byte {at}")
             }
             DumpError::Count { announced, found } => {
-                write!(
-                    f,
-                    "the index dump announces {announced} keys and holds {found}"
-                )
+                write!(f, "the index dump announces {announced} keys and holds {found}")
             }
             DumpError::Trailing => write!(f, "the index dump is followed by more bytes"),
         }
@@ -331,23 +293,11 @@ mod tests {
     use super::*;
     use crate::mvcc::revision::ChangeId;
 
-    const HEADER: DumpHeader = DumpHeader {
-        revision: Revision(907),
-        compacted: Revision(12),
-    };
+    const HEADER: DumpHeader = DumpHeader { revision: Revision(907), compacted: Revision(12) };
 
     fn state(main: i64) -> KeyState {
-        let modified = ChangeId {
-            main: Revision(main),
-            sub: 0,
-        };
-        KeyState {
-            modified,
-            created: Revision(2),
-            version: 3,
-            lease: main % 2,
-            row_bytes: 90,
-        }
+        let modified = ChangeId { main: Revision(main), sub: 0 };
+        KeyState { modified, created: Revision(2), version: 3, lease: main % 2, row_bytes: 90 }
     }
 
     fn index(keys: i64) -> KeyIndex {
@@ -440,10 +390,7 @@ mod tests {
     fn any_truncation_and_any_addition_is_refused() {
         let mut bytes = dump(&index(12));
         for end in 0..bytes.len() {
-            assert!(
-                matches!(load_error(&bytes[..end]), DumpError::Truncated),
-                "at {end}"
-            );
+            assert!(matches!(load_error(&bytes[..end]), DumpError::Truncated), "at {end}");
         }
         bytes.push(0);
         assert!(matches!(load_error(&bytes), DumpError::Trailing));
@@ -456,10 +403,7 @@ mod tests {
         let mut bytes = crafted(2, &[&a, &b]);
         let block = BLOCK_HEADER_BYTES + a.len();
         bytes[HEADER_BYTES..HEADER_BYTES + 2 * block].rotate_left(block);
-        assert!(matches!(
-            load_error(&bytes),
-            DumpError::BlockChecksum { block: 0 }
-        ));
+        assert!(matches!(load_error(&bytes), DumpError::BlockChecksum { block: 0 }));
     }
 
     #[test]
@@ -476,25 +420,13 @@ mod tests {
         ];
         for block in malformed {
             let error = load_error(&crafted(2, &[&block]));
-            assert!(
-                matches!(error, DumpError::Malformed { block: 0, at: 8.. }),
-                "{error}"
-            );
+            assert!(matches!(error, DumpError::Malformed { block: 0, at: 8.. }), "{error}");
         }
         for block in [after_good(entry(1, 0, b"")), after_good(entry(0, 1, b"a"))] {
-            assert!(matches!(
-                load_error(&crafted(2, &[&block])),
-                DumpError::OutOfOrder { .. }
-            ));
+            assert!(matches!(load_error(&crafted(2, &[&block])), DumpError::OutOfOrder { .. }));
         }
         let miscounted = crafted(3, &[&good]);
-        assert!(matches!(
-            load_error(&miscounted),
-            DumpError::Count {
-                announced: 3,
-                found: 1
-            }
-        ));
+        assert!(matches!(load_error(&miscounted), DumpError::Count { announced: 3, found: 1 }));
     }
 
     proptest! {

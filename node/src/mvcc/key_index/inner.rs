@@ -40,10 +40,7 @@ struct Branch {
 
 impl Branch {
     fn new(node: Inner) -> Branch {
-        Branch {
-            count: node.count(),
-            node: Box::new(node),
-        }
+        Branch { count: node.count(), node: Box::new(node) }
     }
 }
 
@@ -53,31 +50,14 @@ impl Inner {
     }
 
     pub(super) fn of_leaves(separators: Separators, leaves: Vec<Leaf>) -> Inner {
-        assert!(
-            separators.len() + 1 == leaves.len(),
-            "{} separators",
-            separators.len()
-        );
-        Inner {
-            separators,
-            children: Children::Leaves(leaves),
-        }
+        assert!(separators.len() + 1 == leaves.len(), "{} separators", separators.len());
+        Inner { separators, children: Children::Leaves(leaves) }
     }
 
-    pub(super) fn of_nodes(
-        separators: Separators,
-        nodes: impl IntoIterator<Item = Inner>,
-    ) -> Inner {
+    pub(super) fn of_nodes(separators: Separators, nodes: impl IntoIterator<Item = Inner>) -> Inner {
         let branches: Vec<_> = nodes.into_iter().map(Branch::new).collect();
-        assert!(
-            separators.len() + 1 == branches.len(),
-            "{} separators",
-            separators.len()
-        );
-        Inner {
-            separators,
-            children: Children::Branches(branches),
-        }
+        assert!(separators.len() + 1 == branches.len(), "{} separators", separators.len());
+        Inner { separators, children: Children::Branches(branches) }
     }
 
     /// How many keys are below this node.
@@ -113,10 +93,7 @@ impl Inner {
                     return before + leaves[at].rank(key);
                 }
                 Children::Branches(branches) => {
-                    before += branches[..at]
-                        .iter()
-                        .map(|branch| branch.count)
-                        .sum::<usize>();
+                    before += branches[..at].iter().map(|branch| branch.count).sum::<usize>();
                     node = &branches[at].node;
                 }
             }
@@ -155,11 +132,7 @@ impl Inner {
         let at = self.separators.route(key);
         let branches = match &mut self.children {
             Children::Leaves(leaves) => {
-                return LeafParent {
-                    separators: &mut self.separators,
-                    leaves,
-                }
-                .insert(key, value);
+                return LeafParent { separators: &mut self.separators, leaves }.insert(key, value);
             }
             Children::Branches(branches) => branches,
         };
@@ -186,23 +159,13 @@ impl Inner {
     pub(super) fn split(&mut self, key: &[u8]) -> (Box<[u8]>, Inner) {
         let last = self.len() - 1;
         // Ascending keys leave full nodes behind, as they leave full leaves.
-        let at = if self.separators.route(key) == last {
-            last.min(CHILDREN_MAX)
-        } else {
-            self.len() / 2
-        };
+        let at = if self.separators.route(key) == last { last.min(CHILDREN_MAX) } else { self.len() / 2 };
         let (separator, separators) = self.separators.split(at - 1);
         let children = match &mut self.children {
             Children::Leaves(leaves) => Children::Leaves(leaves.split_off(at)),
             Children::Branches(branches) => Children::Branches(branches.split_off(at)),
         };
-        (
-            separator,
-            Inner {
-                separators,
-                children,
-            },
-        )
+        (separator, Inner { separators, children })
     }
 
     /// Removes `key` and returns its state. The node may have no child left then.
@@ -210,11 +173,7 @@ impl Inner {
         let at = self.separators.route(key);
         let branches = match &mut self.children {
             Children::Leaves(leaves) => {
-                return LeafParent {
-                    separators: &mut self.separators,
-                    leaves,
-                }
-                .remove(at, key);
+                return LeafParent { separators: &mut self.separators, leaves }.remove(at, key);
             }
             Children::Branches(branches) => branches,
         };
@@ -233,9 +192,7 @@ impl Inner {
     /// The only child, when it is a node: it can take the place of this one.
     pub(super) fn take_only_node(&mut self) -> Option<Inner> {
         match &mut self.children {
-            Children::Branches(branches) if branches.len() == 1 => {
-                branches.pop().map(|branch| *branch.node)
-            }
+            Children::Branches(branches) if branches.len() == 1 => branches.pop().map(|branch| *branch.node),
             Children::Branches(_) | Children::Leaves(_) => None,
         }
     }
@@ -248,13 +205,8 @@ impl Inner {
                 leaves.capacity() * size_of::<Leaf>() + pages
             }
             Children::Branches(branches) => {
-                let nodes: usize = branches
-                    .iter()
-                    .map(|branch| branch.node.resident_bytes())
-                    .sum();
-                branches.capacity() * size_of::<Branch>()
-                    + branches.len() * size_of::<Inner>()
-                    + nodes
+                let nodes: usize = branches.iter().map(|branch| branch.node.resident_bytes()).sum();
+                branches.capacity() * size_of::<Branch>() + branches.len() * size_of::<Inner>() + nodes
             }
         };
         self.separators.resident_bytes() + children
@@ -281,9 +233,7 @@ impl Inner {
         };
         let right = branches.remove(left + 1);
         branches[left].count += right.count;
-        branches[left]
-            .node
-            .append(self.separators.get(left), *right.node);
+        branches[left].node.append(self.separators.get(left), *right.node);
         self.separators.remove(left);
     }
 
@@ -293,8 +243,7 @@ impl Inner {
         match (&mut self.children, right.children) {
             (Children::Leaves(left), Children::Leaves(right)) => left.extend(right),
             (Children::Branches(left), Children::Branches(right)) => left.extend(right),
-            (Children::Leaves(_), Children::Branches(_))
-            | (Children::Branches(_), Children::Leaves(_)) => {
+            (Children::Leaves(_), Children::Branches(_)) | (Children::Branches(_), Children::Leaves(_)) => {
                 unreachable!("neighbours have the same height")
             }
         }
@@ -338,11 +287,7 @@ impl LeafParent<'_> {
         if slot == self.leaves[at].len() {
             let last = self.leaves[at].last_key();
             let separator = shortest_separator(&last, key);
-            if self
-                .leaves
-                .get_mut(at + 1)
-                .is_some_and(|right| right.insert(0, key, value))
-            {
+            if self.leaves.get_mut(at + 1).is_some_and(|right| right.insert(0, key, value)) {
                 self.separators.replace(at, separator);
             } else {
                 self.leaves.insert(at + 1, Leaf::single(key, value));
@@ -369,8 +314,7 @@ impl LeafParent<'_> {
     fn split(&mut self, at: usize, slot: usize) {
         let right = self.leaves[at].split(slot);
         let left_last = self.leaves[at].last_key();
-        self.separators
-            .insert(at, shortest_separator(&left_last, &right.key(0)));
+        self.separators.insert(at, shortest_separator(&left_last, &right.key(0)));
         self.leaves.insert(at + 1, right);
     }
 
@@ -420,24 +364,14 @@ impl Inner {
                 })
                 .collect(),
             Children::Branches(branches) => {
-                assert!(
-                    branches
-                        .iter()
-                        .all(|branch| branch.count == branch.node.count())
-                );
+                assert!(branches.iter().all(|branch| branch.count == branch.node.count()));
                 branches.iter().map(|branch| branch.node.check()).collect()
             }
         };
         for (at, pair) in children.windows(2).enumerate() {
             let separator = self.separators.get(at);
-            assert!(
-                pair[0].2.as_slice() < separator,
-                "separator {at} is at or below its left"
-            );
-            assert!(
-                separator <= pair[1].1.as_slice(),
-                "separator {at} is above its right"
-            );
+            assert!(pair[0].2.as_slice() < separator, "separator {at} is at or below its left");
+            assert!(separator <= pair[1].1.as_slice(), "separator {at} is above its right");
             assert_eq!(pair[0].0, pair[1].0, "the children differ in height");
         }
         let (height, first, _) = children[0].clone();

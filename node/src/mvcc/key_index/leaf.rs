@@ -185,20 +185,14 @@ impl Leaf {
     /// Where to split a full leaf so that a key can go to `slot`: there, when it goes on with an ascending run, which
     /// then leaves full leaves behind; else in the middle.
     pub(super) fn split_place(&self, slot: usize) -> usize {
-        if slot > 0 && slot == usize::from(self.run_end) {
-            slot
-        } else {
-            self.middle()
-        }
+        if slot > 0 && slot == usize::from(self.run_end) { slot } else { self.middle() }
     }
 
     /// The key that starts the upper half of the bytes. Neither half is empty when the leaf has two keys.
     pub(super) fn middle(&self) -> usize {
         let middle = self.prefix_len().midpoint(self.offsets_start());
         let mut places = 1..self.len() - 1;
-        places
-            .find(|&at| self.position(at) >= middle)
-            .unwrap_or(self.len() - 1)
+        places.find(|&at| self.position(at) >= middle).unwrap_or(self.len() - 1)
     }
 
     /// Keeps the keys before `at` and returns the others. There are some of both.
@@ -298,13 +292,12 @@ impl Leaf {
 
     fn splice_in(&mut self, at: usize, suffix: &[u8], value: &[u8], entry_len: usize) {
         let start = self.position(at);
-        let offset = u16::try_from(start - self.prefix_len())
-            .expect("a leaf with room for another key is a few KiB long");
+        let offset =
+            u16::try_from(start - self.prefix_len()).expect("a leaf with room for another key is a few KiB long");
         let page_len = self.page.len();
         let slot = self.offsets_start() + OFFSET_BYTES * at;
         self.grow(entry_len + OFFSET_BYTES);
-        self.page
-            .copy_within(slot..page_len, slot + entry_len + OFFSET_BYTES);
+        self.page.copy_within(slot..page_len, slot + entry_len + OFFSET_BYTES);
         self.page.copy_within(start..slot, start + entry_len);
         self.page[slot + entry_len..][..OFFSET_BYTES].copy_from_slice(&offset.to_le_bytes());
         let mut write = start;
@@ -319,8 +312,7 @@ impl Leaf {
     fn grow(&mut self, bytes: usize) {
         let len = self.page.len() + bytes;
         if len > self.page.capacity() {
-            self.page
-                .reserve_exact(len.next_multiple_of(GROWTH_BYTES) - self.page.len());
+            self.page.reserve_exact(len.next_multiple_of(GROWTH_BYTES) - self.page.len());
         }
         self.page.resize(len, 0);
     }
@@ -341,9 +333,7 @@ impl Leaf {
         let shift = grown.wrapping_sub(u16::try_from(shrunk).expect(expectation));
         let slot = self.offsets_start() + OFFSET_BYTES * at;
         for offset in self.page[slot..].as_chunks_mut().0 {
-            *offset = u16::from_le_bytes(*offset)
-                .wrapping_add(shift)
-                .to_le_bytes();
+            *offset = u16::from_le_bytes(*offset).wrapping_add(shift).to_le_bytes();
         }
     }
 }
@@ -352,10 +342,7 @@ impl Leaf {
 #[inline]
 fn suffix_len_at(entries: &[u8], mut at: usize) -> (usize, &[u8]) {
     let len = varint::read(entries, &mut at).expect("every entry starts with a length");
-    (
-        usize::try_from(len).expect("a suffix fits the memory it lies in"),
-        &entries[at..],
-    )
+    (usize::try_from(len).expect("a suffix fits the memory it lies in"), &entries[at..])
 }
 
 fn unpack(value: &[u8]) -> KeyState {
@@ -373,17 +360,13 @@ impl Builder {
     fn new(prefix: &[u8], capacity: usize) -> Builder {
         let mut page = Vec::with_capacity(capacity);
         page.extend_from_slice(prefix);
-        Builder {
-            page,
-            prefix_len: prefix.len(),
-            offsets: Vec::new(),
-        }
+        Builder { page, prefix_len: prefix.len(), offsets: Vec::new() }
     }
 
     /// Appends an entry whose suffix is given in two pieces.
     fn push(&mut self, head: &[u8], tail: &[u8], value: &[u8]) {
-        let offset = u16::try_from(self.page.len() - self.prefix_len)
-            .expect("a leaf of several keys is a few KiB long");
+        let offset =
+            u16::try_from(self.page.len() - self.prefix_len).expect("a leaf of several keys is a few KiB long");
         self.offsets.push(offset);
         varint::push(&mut self.page, head.len() + tail.len());
         for piece in [head, tail, value] {
@@ -403,8 +386,7 @@ impl Builder {
     }
 
     fn finish(mut self) -> Leaf {
-        self.page
-            .extend(self.offsets.iter().flat_map(|offset| offset.to_le_bytes()));
+        self.page.extend(self.offsets.iter().flat_map(|offset| offset.to_le_bytes()));
         Leaf {
             page: self.page,
             prefix_len: u32::try_from(self.prefix_len).expect("a key is far below 4 GiB"),
@@ -418,11 +400,7 @@ impl Builder {
 impl Leaf {
     /// Checks the order and the size of the leaf and returns its first and last key.
     pub(super) fn check(&self) -> (Vec<u8>, Vec<u8>) {
-        assert!(
-            self.len == 1 || self.page.len() <= UPDATE_BYTES_MAX,
-            "{} bytes",
-            self.page.len()
-        );
+        assert!(self.len == 1 || self.page.len() <= UPDATE_BYTES_MAX, "{} bytes", self.page.len());
         assert!(self.page.capacity() <= self.page.len() + SPARE_BYTES_MAX);
         assert_eq!(self.position(0), self.prefix_len());
         for at in 1..self.len() {

@@ -33,10 +33,7 @@ impl Separators {
         };
         let head = head(suffix);
         let mut at = self.heads.partition_point(|&other| other < head);
-        let equal = self.heads[at..]
-            .iter()
-            .take_while(|&&other| other == head)
-            .count();
+        let equal = self.heads[at..].iter().take_while(|&&other| other == head).count();
         let (mut low, mut high) = (at, at + equal);
         while low < high {
             at = low.midpoint(high);
@@ -85,9 +82,7 @@ impl Separators {
     /// Keeps the separators before `at` and returns the one at `at` and those behind it.
     pub(super) fn split(&mut self, at: usize) -> (Box<[u8]>, Separators) {
         let separator = Box::from(self.get(at));
-        let right = (at + 1..self.len())
-            .map(|behind| self.get(behind))
-            .collect();
+        let right = (at + 1..self.len()).map(|behind| self.get(behind)).collect();
         self.bytes.truncate(self.start(at));
         self.ends.truncate(at);
         self.rebuild_heads();
@@ -109,11 +104,7 @@ impl Separators {
     }
 
     fn start(&self, at: usize) -> usize {
-        if at == 0 {
-            0
-        } else {
-            self.ends[at - 1] as usize
-        }
+        if at == 0 { 0 } else { self.ends[at - 1] as usize }
     }
 
     fn insert_bytes(&mut self, at: usize, separator: &[u8]) {
@@ -138,9 +129,7 @@ impl Separators {
 
     fn rebuild_heads(&mut self) {
         self.prefix_len = self.common_len();
-        self.heads = (0..self.len())
-            .map(|at| head(&self.get(at)[self.prefix_len..]))
-            .collect();
+        self.heads = (0..self.len()).map(|at| head(&self.get(at)[self.prefix_len..])).collect();
     }
 }
 

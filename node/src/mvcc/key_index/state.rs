@@ -42,13 +42,7 @@ impl Packed {
 
 impl KeyState {
     pub(super) fn pack(&self) -> Packed {
-        let KeyState {
-            modified,
-            created,
-            version,
-            lease,
-            row_bytes,
-        } = *self;
+        let KeyState { modified, created, version, lease, row_bytes } = *self;
         let mut bytes = [0; PACKED_BYTES_MAX];
         let mut len = 1;
         varint::write(&mut bytes, &mut len, modified.main.0.cast_unsigned());
@@ -80,11 +74,7 @@ impl KeyState {
         *at += 1;
         let main = varint::read(bytes, at)?.cast_signed();
         let mut optional = |flag: u8, absent: u64| {
-            if flags & flag == 0 {
-                Some(absent)
-            } else {
-                varint::read(bytes, at)
-            }
+            if flags & flag == 0 { Some(absent) } else { varint::read(bytes, at) }
         };
         let sub = u32::try_from(optional(HAS_SUB, 0)?).ok()?;
         let age = optional(HAS_AGE, 0)?.cast_signed();
@@ -92,10 +82,7 @@ impl KeyState {
         let lease = optional(HAS_LEASE, 0)?.cast_signed();
         let row_bytes = u32::try_from(varint::read(bytes, at)?).ok()?;
         Some(KeyState {
-            modified: ChangeId {
-                main: Revision(main),
-                sub,
-            },
+            modified: ChangeId { main: Revision(main), sub },
             created: Revision(main.wrapping_sub(age)),
             version,
             lease,
@@ -122,27 +109,15 @@ mod tests {
     }
 
     fn state(main: i64, sub: u32, created: i64, version: i64, lease: i64) -> KeyState {
-        let modified = ChangeId {
-            main: Revision(main),
-            sub,
-        };
-        KeyState {
-            modified,
-            created: Revision(created),
-            version,
-            lease,
-            row_bytes: 300,
-        }
+        let modified = ChangeId { main: Revision(main), sub };
+        KeyState { modified, created: Revision(created), version, lease, row_bytes: 300 }
     }
 
     #[test]
     fn usual_states_are_small() {
         check(state(10_000_000, 0, 10_000_000, 1, 0), 7);
         check(state(10_000_000, 0, 9_900_000, 12, 0), 11);
-        check(
-            state(10_000_000, 3, 9_900_000, 12, 0x7587_8d2f_9a6b_0c11),
-            21,
-        );
+        check(state(10_000_000, 3, 9_900_000, 12, 0x7587_8d2f_9a6b_0c11), 21);
     }
 
     proptest! {

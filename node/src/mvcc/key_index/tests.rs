@@ -22,33 +22,15 @@ impl KeyIndex {
 }
 
 fn state(seed: i64) -> KeyState {
-    let modified = ChangeId {
-        main: Revision(seed),
-        sub: u32::try_from(seed % 3).unwrap(),
-    };
+    let modified = ChangeId { main: Revision(seed), sub: u32::try_from(seed % 3).unwrap() };
     let lease = if seed % 5 == 0 { seed << 32 } else { 0 };
     let created = Revision(seed - seed % 1000);
-    KeyState {
-        modified,
-        created,
-        version: 1 + seed % 7,
-        lease,
-        row_bytes: 200,
-    }
+    KeyState { modified, created, version: 1 + seed % 7, lease, row_bytes: 200 }
 }
 
 fn fresh(main: i64) -> KeyState {
-    let modified = ChangeId {
-        main: Revision(main),
-        sub: 0,
-    };
-    KeyState {
-        modified,
-        created: modified.main,
-        version: 1,
-        lease: 0,
-        row_bytes: 300,
-    }
+    let modified = ChangeId { main: Revision(main), sub: 0 };
+    KeyState { modified, created: modified.main, version: 1, lease: 0, row_bytes: 300 }
 }
 
 fn contents(index: &KeyIndex, range: KeyRange<'_>) -> Vec<(Vec<u8>, KeyState)> {
@@ -120,21 +102,16 @@ fn check(ops: Vec<Op>) {
         assert_eq!(index.remove(key), rebuilt.get(key));
     }
     index.check();
-    assert_eq!(
-        (index.len(), index.resident_bytes()),
-        (0, KeyIndex::new().resident_bytes())
-    );
+    assert_eq!((index.len(), index.resident_bytes()), (0, KeyIndex::new().resident_bytes()));
 }
 
 /// Keys that meet often and share much or nothing, from empty to larger than several pages.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     let binary = prop::collection::vec(prop_oneof![Just(0_u8), Just(0xff), any::<u8>()], 0..4);
-    let path = (0..4_u8, 0..600_u16)
-        .prop_map(|(a, b)| format!("/registry/pods/ns-{a}/pod-{b:05}").into_bytes());
-    let long_prefix = (0..3_usize, 0..400_u16)
-        .prop_map(|(a, b)| [vec![b'p'; 300 * a], b.to_be_bytes().to_vec()].concat());
-    let huge =
-        (0..6_u8, 1..61_440_usize).prop_map(|(a, len)| [vec![b'h', a], vec![a; len]].concat());
+    let path = (0..4_u8, 0..600_u16).prop_map(|(a, b)| format!("/registry/pods/ns-{a}/pod-{b:05}").into_bytes());
+    let long_prefix =
+        (0..3_usize, 0..400_u16).prop_map(|(a, b)| [vec![b'p'; 300 * a], b.to_be_bytes().to_vec()].concat());
+    let huge = (0..6_u8, 1..61_440_usize).prop_map(|(a, len)| [vec![b'h', a], vec![a; len]].concat());
     prop_oneof![3 => binary, 12 => path, 6 => long_prefix, 1 => huge]
 }
 
@@ -194,11 +171,7 @@ fn visit_stops_when_told() {
     index.visit(KeyRange::ALL, |key, _| {
         assert_eq!(key, pod(seen));
         seen += 1;
-        if seen == 3000 {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+        if seen == 3000 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     assert_eq!(seen, 3000);
 }
@@ -228,14 +201,8 @@ fn million_keys_take_few_bytes_each() {
     }
     check_bytes_per_key("ascending", &index, 16.0);
     for n in 0..keys {
-        let updated = KeyState {
-            modified: ChangeId {
-                main: Revision(main(keys + n)),
-                sub: 0,
-            },
-            version: 2,
-            ..fresh(main(n))
-        };
+        let updated =
+            KeyState { modified: ChangeId { main: Revision(main(keys + n)), sub: 0 }, version: 2, ..fresh(main(n)) };
         assert_eq!(index.insert(&pod(n), updated), Some(fresh(main(n))));
     }
     check_bytes_per_key("updated once", &index, 22.0);

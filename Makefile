@@ -1,0 +1,70 @@
+# The commands of the project. `make test` is what the continuous build runs.
+
+CARGO ?= cargo
+GO ?= go
+GO_MIN := 1.26
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+ORACLE := $(TARGET)/oracle
+KUORUM_BIN ?= $(TARGET)/fast/kuorum
+
+# A kill round is about a second; the full run is what a release asks for.
+KUORUM_KILL_ROUNDS ?= 20
+
+# Sources of the oracle that is ours: the reader of log directories, where it exists.
+WALCHECK := $(wildcard tests/oracle/walcheck/*.go)
+
+.PHONY: run build test lint unit fast blackbox blackbox-full oracle go-present clean
+
+run:
+	$(CARGO) run --release --bin kuorum
+
+build:
+	$(CARGO) build --release --workspace
+
+# Cheap checks first; the suites that start processes come last.
+test: lint oracle unit fast blackbox
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+unit:
+	$(CARGO) test --workspace --exclude kuorum-tests
+
+fast:
+	$(CARGO) build --profile fast --bin kuorum
+
+# One suite binary after the other. Two tests at a time: each drives two servers.
+blackbox:
+	KUORUM_BIN=$(KUORUM_BIN) KUORUM_ORACLE_DIR=$(ORACLE) KUORUM_KILL_ROUNDS=$(KUORUM_KILL_ROUNDS) \
+		$(CARGO) test -p kuorum-tests -- --test-threads=2
+
+blackbox-full: oracle fast
+	$(MAKE) blackbox KUORUM_KILL_ROUNDS=200
+
+oracle: $(ORACLE)/etcd $(ORACLE)/etcdctl $(ORACLE)/etcdutl $(if $(WALCHECK),$(ORACLE)/walcheck)
+
+GO_BUILD = cd tests/oracle && CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -o $@
+
+$(ORACLE)/etcd: tests/oracle/go.mod tests/oracle/go.sum | go-present
+	$(GO_BUILD) go.etcd.io/etcd/server/v3
+
+$(ORACLE)/etcdctl: tests/oracle/go.mod tests/oracle/go.sum | go-present
+	$(GO_BUILD) go.etcd.io/etcd/etcdctl/v3
+
+$(ORACLE)/etcdutl: tests/oracle/go.mod tests/oracle/go.sum | go-present
+	$(GO_BUILD) go.etcd.io/etcd/etcdutl/v3
+
+$(ORACLE)/walcheck: tests/oracle/go.mod tests/oracle/go.sum $(WALCHECK) | go-present
+	$(GO_BUILD) ./walcheck
+
+go-present:
+	@command -v $(GO) >/dev/null || { \
+		echo "Go $(GO_MIN) or newer is needed to build the etcd the suites compare with: no '$(GO)' on PATH" >&2; exit 1; }
+	@have=$$(cd tests/oracle && $(GO) env GOVERSION 2>/dev/null | sed 's/^go//'); \
+	oldest=$$(printf '%s\n%s\n' "$(GO_MIN)" "$$have" | sort -V | head -n 1); \
+	[ -n "$$have" ] && [ "$$oldest" = "$(GO_MIN)" ] || { \
+		echo "Go $(GO_MIN) or newer is needed to build the etcd the suites compare with: '$(GO)' is $$($(GO) version)" >&2; exit 1; }
+
+clean:
+	$(CARGO) clean

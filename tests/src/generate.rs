@@ -7,9 +7,7 @@
 use crate::random::Random;
 
 /// Ties in a sorted range are broken by key only as long as etcd's sort is stable, which holds up to twelve keys.
-const KEYS: [&str; 10] = [
-    "a", "a\\x00", "b", "b\\xff", "c", "d", "e/1", "e/2", "zz", "\\xff",
-];
+const KEYS: [&str; 10] = ["a", "a\\x00", "b", "b\\xff", "c", "d", "e/1", "e/2", "zz", "\\xff"];
 const VALUES: [&str; 8] = ["1", "2", "3", "x", "y", "\"\"", "z*70", "\\x00\\xff"];
 const LEASES: [&str; 4] = ["L1", "L2", "L3", "L4"];
 const STREAMS: [&str; 3] = ["S1", "S2", "S3"];

@@ -222,7 +222,7 @@ impl Store {
         }
         // Nothing was written at a negative revision, and etcd hashes that nothing.
         let at = if at == 0 { current } else { Revision(at) };
-        let hash = hash::hash(&self.0.storage.view(), compacted, at)?;
+        let hash = hash::hash(&self.0.storage.view(), compacted, at, hash::Purpose::Read)?;
         if self.compacted() != compacted {
             return self.hash(at.0);
         }

@@ -33,7 +33,7 @@ fn line(random: &mut Random) -> String {
         51..59 => format!("delete {}{}", keys(random), option(random, 2, " prev")),
         59..77 => txn(random, 0),
         77..84 => lease(random),
-        84..86 => format!("compact {} physical", compaction(random)),
+        84..86 => format!("compact {} not-zero physical", compaction(random)),
         86..90 => watch(random),
         90..94 => "events *".to_owned(),
         94..97 => format!("hashkv {}", revision(random)),

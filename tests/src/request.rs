@@ -163,7 +163,11 @@ fn request_of(verb: &str, arguments: &mut Arguments<'_>) -> Result<Request, Stri
         "delete" => Request::DeleteRange(delete_of(arguments)?),
         "txn" => Request::Txn(txn::txn_of(arguments)?),
         "compact" => Request::Compact(pb::CompactionRequest {
-            revision: arguments.names.revision(arguments.take("a revision")?)?,
+            revision: {
+                let revision = arguments.names.revision(arguments.take("a revision")?)?;
+                // A script of its own compacts at 0, after which etcd answers a stale hash for the current revision.
+                if arguments.flag("not-zero") && revision == 0 { 1 } else { revision }
+            },
             physical: arguments.flag("physical"),
         }),
         "grant" | "revoke" | "keepalive" | "ttl" | "leases" => lease_request(verb, arguments)?,

@@ -119,22 +119,6 @@ fn compactions_survive() {
     });
 }
 
-/// Case 43.
-#[test]
-fn a_learner_survives_as_a_learner() {
-    block_on(async {
-        let mut side = Side::started(&Subject::kuorum(), &[]).await;
-        prepare(
-            &mut side,
-            &["member-add M1 http://127.0.0.1:50001 learner", "member-update M1 http://127.0.0.1:50003"],
-        )
-        .await;
-        same_after_restart(&mut side, &["members", "members linearizable", "range a"]).await;
-        prepare(&mut side, &["member-remove M1"]).await;
-        same_after_restart(&mut side, &["members", "member-update M1 http://127.0.0.1:50004"]).await;
-    });
-}
-
 /// Case 42: the quota raises the alarm, the alarm sticks, and only disarming frees the store.
 #[test]
 fn a_full_quota_raises_an_alarm_that_only_disarming_clears() {

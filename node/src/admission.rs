@@ -9,8 +9,8 @@ pub(crate) mod space;
 
 use bytes::Bytes;
 use kuorum_proto::etcdserverpb::{
-    AlarmRequest, CompactionRequest, DeleteRangeRequest, LeaseCheckpointRequest, LeaseGrantRequest, LeaseRevokeRequest,
-    PutRequest, RangeRequest, TxnRequest,
+    AlarmRequest, CompactionRequest, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, PutRequest,
+    RangeRequest, TxnRequest,
 };
 use kuorum_proto::membershippb::ClusterMemberAttrSetRequest;
 use prost::Message;
@@ -105,10 +105,6 @@ impl Gate {
 
     pub(crate) fn lease_revoke(&self, request: LeaseRevokeRequest) -> Result<Admitted, Refusal> {
         self.admit(Command::LeaseRevoke(request))
-    }
-
-    pub(crate) fn lease_checkpoint(&self, request: LeaseCheckpointRequest) -> Result<Admitted, Refusal> {
-        self.admit(Command::LeaseCheckpoint(request))
     }
 
     /// Checks an alarm request. etcd 3.7 dies of an action outside the enum; here it is refused.

@@ -31,6 +31,10 @@ use data_dir::DataDir;
 /// How long a start may wait for this member to lead and to apply what its log holds, before it says so and goes on
 /// waiting. Not a bound on the start itself: a long log takes the time it takes.
 const START_REMINDER: Duration = Duration::from_secs(10);
+/// How long a stop waits for work on the disk that is under way, such as a compaction. Cut short it is taken up again at
+/// the next start.
+const DISK_STOP_GRACE: Duration = Duration::from_millis(500);
+const DISK_STOP_POLL: Duration = Duration::from_millis(5);
 /// The version the cluster works at, as metrics name it.
 const CLUSTER_VERSION: &str = "3.7";
 /// Changes that may wait for the watch thread.
@@ -53,6 +57,7 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     let listeners = rpc::bind(&config.listen)?;
     let data = DataDir::open(config)?;
     let member = Running::start(config, data, started)?;
+    introduce(config, &member.node)?;
     let serving = rpc::serve(Arc::clone(&member.node), listeners, member.office.clone(), &config.into())?;
     crate::info!("ready to serve client requests");
     for address in serving.client_addresses() {
@@ -65,9 +70,10 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     let signal = serving.wait_for_signal()?;
     crate::info!("received signal; shutting down", signal = signal);
     serving.stop();
-    member.stop();
+    member.stop()?;
     crate::info!("stopped");
-    Ok(())
+    // Everything is on disk; taking the engine down part by part would only keep whoever waits for this process waiting.
+    std::process::exit(0)
 }
 
 /// A thread of the node that panics has lost its invariants; the process must not go on without it.
@@ -96,22 +102,26 @@ struct Running {
     _lock: File,
 }
 
-impl Running {
-    fn start(config: &Config, data: DataDir, started: Instant) -> anyhow::Result<Running> {
-        metrics::start(
-            config.http.metrics == MetricsDetail::Extensive,
-            &metrics::Identity {
-                server_version: config::ETCD_VERSION,
-                cluster_version: CLUSTER_VERSION,
-                server_id: &data.identity.member_id.to_string(),
-                quota_bytes: config.limits.quota_bytes.map_or(0, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX)),
-            },
-        );
-        let facts = Arc::new(Facts::new(data.identity.cluster_id, data.identity.member_id));
-        let office = PostOffice::new(rpc::shards());
+/// What the threads share.
+struct Base {
+    facts: Arc<Facts>,
+    office: PostOffice,
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox<consensus::event::Event>>,
+    apply_inbox: Arc<Inbox<apply::Task>>,
+    handle: consensus::Handle,
+    room: space::Room,
+    sizes: space::Sizes,
+    limits: admission::Limits,
+    gate: Gate,
+    leases: Leases,
+    alarms: Alarms,
+}
+
+impl Base {
+    fn new(config: &Config, data: &DataDir) -> anyhow::Result<Base> {
         let shared = Arc::new(Shared::new(data.applied.index));
         let inbox = Arc::new(Inbox::new());
-        let handle = consensus::Handle::new(Arc::clone(&inbox), Arc::clone(&shared));
         let room = space::Room::default();
         let sizes = space::Sizes::default();
         sizes.set_allocated_bytes(data.store.sizes().allocated_bytes);
@@ -120,16 +130,47 @@ impl Running {
             txn_operations_max: config.limits.txn_ops_max,
             quota_bytes: config.limits.quota_bytes,
         };
-        let gate = Gate::new(limits, sizes.clone(), room.clone());
         let (leases, alarms) = recover(config, &data.store)?;
+        Ok(Base {
+            facts: Arc::new(Facts::new(data.identity.cluster_id, data.identity.member_id)),
+            office: PostOffice::new(rpc::shards()),
+            handle: consensus::Handle::new(Arc::clone(&inbox), Arc::clone(&shared)),
+            gate: Gate::new(limits, sizes.clone(), room.clone()),
+            shared,
+            inbox,
+            apply_inbox: Arc::new(Inbox::new()),
+            room,
+            sizes,
+            limits,
+            leases,
+            alarms,
+        })
+    }
+}
+
+fn start_metrics(config: &Config, identity: &cluster::Identity) {
+    let quota_bytes = config.limits.quota_bytes.map_or(0, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
+    let identity = metrics::Identity {
+        server_version: config::ETCD_VERSION,
+        cluster_version: CLUSTER_VERSION,
+        server_id: &identity.member_id.to_string(),
+        quota_bytes,
+    };
+    metrics::start(config.http.metrics == MetricsDetail::Extensive, &identity);
+}
+
+impl Running {
+    fn start(config: &Config, data: DataDir, started: Instant) -> anyhow::Result<Running> {
+        start_metrics(config, &data.identity);
+        let Base { facts, office, shared, inbox, apply_inbox, handle, room, sizes, limits, gate, leases, alarms } =
+            Base::new(config, &data)?;
         let (stop, stopped) = crossbeam_channel::bounded(0);
         let (jobs, disk_jobs) = crossbeam_channel::bounded(maintenance::JOBS_MAX);
         let (compactions, compactions_due) = crossbeam_channel::bounded(1);
         let (durability, durability_wanted) = crossbeam_channel::bounded(1);
         let (compacted, compacted_seen) = tokio::sync::watch::channel(0);
-
+        let upkeep = Upkeep::new(jobs, compacted_seen);
         let (hub, feed, watch) = watch::start(data.store.clone(), Arc::clone(&facts), watch_options(config), started)?;
-        let apply_inbox = Arc::new(Inbox::new());
         let apply = apply::thread::start(apply::thread::Parts {
             applier: Applier::new(data.writer, leases.clone(), alarms.clone(), data.members.clone()),
             inbox: Arc::clone(&apply_inbox),
@@ -176,7 +217,6 @@ impl Running {
             compacted,
             compaction_pause: config.compaction.pause,
         })?;
-        introduce(config, &handle, &gate, &facts)?;
         let node = Arc::new(rpc::Node {
             limits,
             facts,
@@ -186,7 +226,7 @@ impl Running {
             alarms,
             members: data.members,
             watch: hub,
-            upkeep: Upkeep::new(jobs, compacted_seen),
+            upkeep,
             gate,
             started,
         });
@@ -194,14 +234,20 @@ impl Running {
     }
 
     /// Stops in reverse: nobody proposes any more, then the log, then apply, then who looks at what was applied.
-    fn stop(self) {
+    #[expect(clippy::disallowed_methods, reason = "the clock seam: how long the stop has taken")]
+    fn stop(self) -> anyhow::Result<()> {
         drop(self.stop);
         join(self.clock);
         self.raft.stop();
         self.apply_inbox.push(apply::Task::Stop);
         join(self.apply);
         self.watch.stop();
-        join(self.disk);
+        let begun = Instant::now();
+        while !self.disk.is_finished() && begun.elapsed() < DISK_STOP_GRACE {
+            std::thread::sleep(DISK_STOP_POLL);
+        }
+        self.node.store.persist()?;
+        Ok(())
     }
 }
 
@@ -254,15 +300,15 @@ fn driver(
 }
 
 /// Tells the cluster this member's name and client URLs, and so waits until it leads and has applied its log.
-fn introduce(config: &Config, consensus: &consensus::Handle, gate: &Gate, facts: &Facts) -> anyhow::Result<()> {
+fn introduce(config: &Config, node: &rpc::Node) -> anyhow::Result<()> {
     let client_urls = config.cluster.advertise_client_urls.iter().map(|url| url.text().to_owned()).collect();
     let request = ClusterMemberAttrSetRequest {
-        member_id: facts.member_id.0,
+        member_id: node.facts.member_id.0,
         member_attributes: Some(Attributes { name: config.member.name.clone(), client_urls }),
     };
     loop {
-        let command = gate.member_attributes(request.clone()).map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
-        match consensus.propose_and_wait(command, START_REMINDER) {
+        let command = node.gate.member_attributes(request.clone()).map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
+        match node.consensus.propose_and_wait(command, START_REMINDER) {
             Ok(_) => return Ok(()),
             Err(refusal) => {
                 crate::info!("still bringing the store up to date with the log", state = refusal.to_string())

@@ -256,10 +256,6 @@ impl Batch {
         self.rows.remove(self.storage.space(space), fjall::Slice::from(key.into()));
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
     /// Writes the rows. From a plain thread: the engine makes the writer wait when it can't keep up.
     ///
     /// # Errors

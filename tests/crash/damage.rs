@@ -117,10 +117,7 @@ fn a_flipped_bit_in_the_middle_is_refused() {
     block_on(async {
         let (mut member, segment) = killed_member().await;
         let mut bytes = std::fs::read(&segment).unwrap();
-        let position = bytes
-            .windows(4)
-            .position(|window| window == b"k050")
-            .expect("the log holds keys as they are");
+        let position = bytes.windows(4).position(|window| window == b"k050").expect("the log holds keys as they are");
         bytes[position + 20] ^= 0xff;
         std::fs::write(&segment, &bytes).unwrap();
         member.start();

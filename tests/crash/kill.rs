@@ -65,10 +65,7 @@ async fn write(mut client: Client, writer: u64, promises: Promises, mut number: 
                 })),
             })
             .collect();
-        let txn = pb::TxnRequest {
-            success,
-            ..pb::TxnRequest::default()
-        };
+        let txn = pb::TxnRequest { success, ..pb::TxnRequest::default() };
         let Ok(answer) = client.kv.txn(txn).await else {
             return;
         };
@@ -87,11 +84,7 @@ async fn read_all(client: &mut Client) -> (i64, BTreeMap<String, KeyValue>) {
         ..pb::RangeRequest::default()
     };
     let answer = client.kv.range(range).await.expect("a ready member reads").into_inner();
-    let kvs = answer
-        .kvs
-        .into_iter()
-        .map(|kv| (String::from_utf8_lossy(&kv.key).into_owned(), kv))
-        .collect();
+    let kvs = answer.kvs.into_iter().map(|kv| (String::from_utf8_lossy(&kv.key).into_owned(), kv)).collect();
     (answer.header.map_or(0, |header| header.revision), kvs)
 }
 
@@ -139,10 +132,7 @@ async fn round(member: &mut Member, client: &mut Client, promises: &Promises, ra
     let (before, _) = read_all(client).await;
     if round % COMPACTION_ROUNDS == COMPACTION_ROUNDS - 1 {
         // Half of them go on in the background, under the load and into the kill.
-        let compaction = pb::CompactionRequest {
-            revision: before - 1,
-            physical: random.one_in(2),
-        };
+        let compaction = pb::CompactionRequest { revision: before - 1, physical: random.one_in(2) };
         client.kv.compact(compaction).await.unwrap();
     }
     let hash = hash_at(client, before).await;
@@ -178,9 +168,8 @@ async fn round(member: &mut Member, client: &mut Client, promises: &Promises, ra
 
 #[test]
 fn acknowledged_writes_survive_kill_9_under_load() {
-    let rounds = std::env::var(ROUNDS_VARIABLE).map_or(ROUNDS, |text| {
-        text.parse().unwrap_or_else(|_| panic!("{ROUNDS_VARIABLE}={text} is not a number"))
-    });
+    let rounds = std::env::var(ROUNDS_VARIABLE)
+        .map_or(ROUNDS, |text| text.parse().unwrap_or_else(|_| panic!("{ROUNDS_VARIABLE}={text} is not a number")));
     let mut random = Random::new(seed("acknowledged_writes_survive_kill_9_under_load"));
     block_on(async {
         let mut member = Member::started(&Subject::kuorum(), &[]).await;
@@ -219,10 +208,7 @@ fn a_write_survives_a_kill_right_after_its_answer() {
 
 #[test]
 fn a_broken_promise_is_seen() {
-    let promise = |number, revision, sent| Promise {
-        acknowledged: Some((number, revision)),
-        sent,
-    };
+    let promise = |number, revision, sent| Promise { acknowledged: Some((number, revision)), sent };
     let found = |value: &str, revision| KeyValue {
         value: Bytes::from(value.to_owned()),
         mod_revision: revision,
@@ -240,9 +226,6 @@ fn a_broken_promise_is_seen() {
     assert_eq!(judge(Some(found("7", 55)), 60), 1, "never sent");
     assert_eq!(judge(Some(found("5", 51)), 60), 1, "another revision");
     assert_eq!(judge(Some(found("5", 50)), 49), 1, "the store is behind");
-    let torn = BTreeMap::from([
-        ("w0/left".to_owned(), found("1", 3)),
-        ("w0/right".to_owned(), found("0", 2)),
-    ]);
+    let torn = BTreeMap::from([("w0/left".to_owned(), found("1", 3)), ("w0/right".to_owned(), found("0", 2))]);
     assert_eq!(broken(&BTreeMap::new(), 9, &torn).len(), 1, "a torn txn");
 }

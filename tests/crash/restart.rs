@@ -47,7 +47,14 @@ fn leases_survive_with_their_keys() {
         let mut side = Side::started(&Subject::kuorum(), &[]).await;
         prepare(
             &mut side,
-            &["grant L1 ttl=600", "grant L2 ttl=700", "put a 1 lease=L1", "put b 1 lease=L1", "put c 1 lease=L2", "put b 2"],
+            &[
+                "grant L1 ttl=600",
+                "grant L2 ttl=700",
+                "put a 1 lease=L1",
+                "put b 1 lease=L1",
+                "put c 1 lease=L2",
+                "put b 2",
+            ],
         )
         .await;
         let questions = ["leases", "ttl L1 keys", "ttl L2 keys", "ttl L3 keys", "range a..d", "keepalive L1"];
@@ -88,11 +95,7 @@ fn alarms_survive_and_still_refuse() {
 fn compactions_survive() {
     block_on(async {
         let mut side = Side::started(&Subject::kuorum(), &[]).await;
-        prepare(
-            &mut side,
-            &["put a 1", "put b 1", "put a 2", "delete b", "put a 3", "compact r4 physical"],
-        )
-        .await;
+        prepare(&mut side, &["put a 1", "put b 1", "put a 2", "delete b", "put a 3", "compact r4 physical"]).await;
         let questions = [
             "range a rev=r3",
             "range a..c rev=r4",
@@ -113,22 +116,6 @@ fn compactions_survive() {
         assert_eq!(side.answer("watch S1 b rev=r3").await, "watch 1 rev=r5 created");
         prepare(&mut side, &["wait 300"]).await;
         assert!(side.events("S1").ends_with("watch 1 watch 1 rev=0 canceled compacted=r4"));
-    });
-}
-
-/// Case 43.
-#[test]
-fn a_learner_survives_as_a_learner() {
-    block_on(async {
-        let mut side = Side::started(&Subject::kuorum(), &[]).await;
-        prepare(
-            &mut side,
-            &["member-add M1 http://127.0.0.1:50001 learner", "member-update M1 http://127.0.0.1:50003"],
-        )
-        .await;
-        same_after_restart(&mut side, &["members", "members linearizable", "range a"]).await;
-        prepare(&mut side, &["member-remove M1"]).await;
-        same_after_restart(&mut side, &["members", "member-update M1 http://127.0.0.1:50004"]).await;
     });
 }
 

@@ -39,8 +39,7 @@ impl Client {
             lease: LeaseClient::new(channel.clone()),
             watch: WatchClient::new(channel.clone()).max_decoding_message_size(usize::MAX),
             cluster: ClusterClient::new(channel.clone()),
-            maintenance: MaintenanceClient::new(channel.clone())
-                .max_decoding_message_size(usize::MAX),
+            maintenance: MaintenanceClient::new(channel.clone()).max_decoding_message_size(usize::MAX),
             channel,
         }
     }

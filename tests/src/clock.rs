@@ -10,47 +10,30 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the clock seam of the suites: they wait for processes"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "the clock seam of the suites: they wait for processes")]
     pub fn after(wait: Duration) -> Deadline {
         let start = Instant::now();
-        Deadline {
-            start,
-            end: start + wait,
-        }
+        Deadline { start, end: start + wait }
     }
 
     pub fn has_passed(&self) -> bool {
         self.left().is_zero()
     }
 
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the clock seam of the suites: they wait for processes"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "the clock seam of the suites: they wait for processes")]
     pub fn left(&self) -> Duration {
         self.end.saturating_duration_since(Instant::now())
     }
 
     /// Time since the deadline was set.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the clock seam of the suites: they wait for processes"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "the clock seam of the suites: they wait for processes")]
     pub fn elapsed(&self) -> Duration {
         Instant::now().saturating_duration_since(self.start)
     }
 }
 
 /// Seconds since the epoch, for seeds only.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the clock seam of the suites: a fresh seed a run"
-)]
+#[expect(clippy::disallowed_methods, reason = "the clock seam of the suites: a fresh seed a run")]
 pub(crate) fn nanoseconds_now() -> u128 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.as_nanos())
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos())
 }

@@ -34,10 +34,7 @@ fn run(mut command: Command) -> Printed {
             command.env_remove(name);
         }
     }
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .expect("the oracle's programs run on this machine");
+    let output = command.stdin(Stdio::null()).output().expect("the oracle's programs run on this machine");
     Printed {
         success: output.status.success(),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),

@@ -7,9 +7,7 @@
 use crate::random::Random;
 
 /// Ties in a sorted range are broken by key only as long as etcd's sort is stable, which holds up to twelve keys.
-const KEYS: [&str; 10] = [
-    "a", "a\\x00", "b", "b\\xff", "c", "d", "e/1", "e/2", "zz", "\\xff",
-];
+const KEYS: [&str; 10] = ["a", "a\\x00", "b", "b\\xff", "c", "d", "e/1", "e/2", "zz", "\\xff"];
 const VALUES: [&str; 8] = ["1", "2", "3", "x", "y", "\"\"", "z*70", "\\x00\\xff"];
 const LEASES: [&str; 4] = ["L1", "L2", "L3", "L4"];
 const STREAMS: [&str; 3] = ["S1", "S2", "S3"];
@@ -35,7 +33,7 @@ fn line(random: &mut Random) -> String {
         51..59 => format!("delete {}{}", keys(random), option(random, 2, " prev")),
         59..77 => txn(random, 0),
         77..84 => lease(random),
-        84..86 => format!("compact {} physical", compaction(random)),
+        84..86 => format!("compact {} not-zero physical", compaction(random)),
         86..90 => watch(random),
         90..94 => "events *".to_owned(),
         94..97 => format!("hashkv {}", revision(random)),

@@ -55,21 +55,11 @@ impl Pair {
     pub async fn started(subject: &Subject, flags: &[&str]) -> Pair {
         let etcd = Subject::etcd();
         let (subject, etcd) = tokio::join!(Side::started(subject, flags), Side::started(&etcd, flags));
-        Pair {
-            subject,
-            etcd: Some(etcd),
-            quiet: Duration::ZERO,
-            catches_up: false,
-        }
+        Pair { subject, etcd: Some(etcd), quiet: Duration::ZERO, catches_up: false }
     }
 
     pub async fn subject_only(subject: &Subject, flags: &[&str]) -> Pair {
-        Pair {
-            subject: Side::started(subject, flags).await,
-            etcd: None,
-            quiet: Duration::ZERO,
-            catches_up: false,
-        }
+        Pair { subject: Side::started(subject, flags).await, etcd: None, quiet: Duration::ZERO, catches_up: false }
     }
 
     /// Runs a script from an empty store.
@@ -102,11 +92,8 @@ impl Pair {
             if std::mem::take(&mut self.catches_up) {
                 tokio::time::sleep(CATCH_UP).await;
             }
-            let before = Step {
-                line: format!("(events before) {}", step.line),
-                number: step.number,
-                ..Step::default()
-            };
+            let before =
+                Step { line: format!("(events before) {}", step.line), number: step.number, ..Step::default() };
             self.settle(script, &before, "*").await?;
         }
         self.catches_up |= verb == "watch" && step.line.contains(" rev=");
@@ -141,13 +128,7 @@ impl Pair {
         }
     }
 
-    fn judge(
-        &self,
-        script: &str,
-        step: &Step,
-        got: &str,
-        etcds: Option<&str>,
-    ) -> Result<(), Difference> {
+    fn judge(&self, script: &str, step: &Step, got: &str, etcds: Option<&str>) -> Result<(), Difference> {
         let differ = |got: &str, by: String, wanted: &str| match got == wanted {
             true => Ok(()),
             false => Err(Difference {

@@ -95,9 +95,7 @@ impl Member {
     }
 
     pub fn log(&self) -> String {
-        std::fs::read(self.log_path())
-            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-            .unwrap_or_default()
+        std::fs::read(self.log_path()).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     }
 
     /// The flags of a one-member cluster at this member's addresses, then `flags`.
@@ -128,16 +126,8 @@ impl Member {
     }
 
     pub fn start_with(&mut self, arguments: &[OsString]) {
-        assert!(
-            self.child.is_none(),
-            "member {} is started already",
-            self.name
-        );
-        let log = File::options()
-            .create(true)
-            .append(true)
-            .open(self.log_path())
-            .expect("the log file can be opened");
+        assert!(self.child.is_none(), "member {} is started already", self.name);
+        let log = File::options().create(true).append(true).open(self.log_path()).expect("the log file can be opened");
         let stderr = log.try_clone().expect("a file handle can be cloned");
         let mut command = match self.wrapper.split_first() {
             None => Command::new(&self.subject.binary),
@@ -170,10 +160,7 @@ impl Member {
         let client = Client::new(&self.endpoint());
         loop {
             if let Some(status) = self.exit_status() {
-                return Err(format!(
-                    "{} ended with {status} before it answered",
-                    self.subject.name
-                ));
+                return Err(format!("{} ended with {status} before it answered", self.subject.name));
             }
             if client.has_leader().await {
                 return Ok(client);
@@ -225,11 +212,8 @@ impl Member {
     /// Sends a signal by name ("TERM", "STOP", "CONT") to this process alone.
     pub fn signal(&self, name: &str) {
         let child = self.child.as_ref().expect("the member is running");
-        let status = Command::new("kill")
-            .arg(format!("-{name}"))
-            .arg(child.id().to_string())
-            .status()
-            .expect("kill(1) runs");
+        let status =
+            Command::new("kill").arg(format!("-{name}")).arg(child.id().to_string()).status().expect("kill(1) runs");
         assert!(status.success(), "signal {name} to {} refused", child.id());
     }
 
@@ -263,12 +247,7 @@ impl Drop for Member {
 /// Two ports that were free a moment ago. The listeners are held together, so the two differ.
 pub fn free_ports() -> (u16, u16) {
     let bind = || TcpListener::bind(("127.0.0.1", 0)).expect("loopback has a free port");
-    let port = |listener: &TcpListener| {
-        listener
-            .local_addr()
-            .expect("a bound listener has an address")
-            .port()
-    };
+    let port = |listener: &TcpListener| listener.local_addr().expect("a bound listener has an address").port();
     let (first, second) = (bind(), bind());
     (port(&first), port(&second))
 }

@@ -96,8 +96,7 @@ impl Names {
         if text.starts_with('M') {
             return Ok(self.members.get(text).copied().unwrap_or(ABSENT_MEMBER));
         }
-        text.parse()
-            .map_err(|_| format!("{text} names no member"))
+        text.parse().map_err(|_| format!("{text} names no member"))
     }
 
     pub fn learn_member(&mut self, name: &str, id: u64) {
@@ -117,18 +116,12 @@ impl Names {
     /// Replaces what differs between two servers in free text.
     pub fn show_text(&self, text: &str) -> String {
         // Go's text form of a message has one or two blanks between fields, chosen anew by every build and process.
-        let mut shown = text
-            .replace("  ", " ")
-            .replace(&self.own.member_id.to_string(), "own");
+        let mut shown = text.replace("  ", " ").replace(&self.own.member_id.to_string(), "own");
         for (name, id) in &self.members {
-            shown = shown
-                .replace(&id.to_string(), name)
-                .replace(&format!("{id:x}"), name);
+            shown = shown.replace(&id.to_string(), name).replace(&format!("{id:x}"), name);
         }
         if !self.own.client_url.is_empty() {
-            shown = shown
-                .replace(&self.own.client_url, "own-client-url")
-                .replace(&self.own.peer_url, "own-peer-url");
+            shown = shown.replace(&self.own.client_url, "own-client-url").replace(&self.own.peer_url, "own-peer-url");
         }
         shown
     }
@@ -155,23 +148,10 @@ mod tests {
 
     #[test]
     fn revisions_are_relative_to_the_script_the_head_and_the_compaction() {
-        let names = Names {
-            base: 10,
-            head: 20,
-            compacted: 15,
-            ..Names::default()
-        };
+        let names = Names { base: 10, head: 20, compacted: 15, ..Names::default() };
         let read = |text: &str| names.revision(text).unwrap();
         assert_eq!(
-            [
-                read("r3"),
-                read("r-1"),
-                read("h"),
-                read("h+2"),
-                read("c-1"),
-                read("7"),
-                read("-1")
-            ],
+            [read("r3"), read("r-1"), read("h"), read("h+2"), read("c-1"), read("7"), read("-1")],
             [13, 9, 20, 22, 14, 7, -1]
         );
         assert_eq!(names.show_revision(13), "r3");

@@ -44,12 +44,9 @@ impl Random {
 /// The seed of this run: from the environment, else from the clock. Printed either way.
 pub fn seed(test: &str) -> u64 {
     let seed = match std::env::var(SEED_VARIABLE) {
-        Ok(text) => text
-            .parse()
-            .unwrap_or_else(|_| panic!("{SEED_VARIABLE}={text} is not a number")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{SEED_VARIABLE}={text} is not a number")),
         Err(_) => {
-            let now = u64::try_from(crate::clock::nanoseconds_now() & u128::from(u64::MAX))
-                .expect("masked to 64 bits");
+            let now = u64::try_from(crate::clock::nanoseconds_now() & u128::from(u64::MAX)).expect("masked to 64 bits");
             Random::new(now).next() >> 20
         }
     };

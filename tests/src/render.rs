@@ -17,11 +17,7 @@ const SHOWN_BYTES_MAX: usize = 64;
 
 /// `error Code "message"`.
 pub fn refusal(status: &tonic::Status, names: &Names) -> String {
-    format!(
-        "error {:?} {:?}",
-        status.code(),
-        names.show_text(status.message())
-    )
+    format!("error {:?} {:?}", status.code(), names.show_text(status.message()))
 }
 
 /// The header as `rev=...`; as `at=...` where it has a revision but no ids, as inside a txn.
@@ -29,12 +25,7 @@ pub(crate) fn header(header: Option<&pb::ResponseHeader>, names: &Names) -> Stri
     let Some(header) = header else {
         return "no-header".to_owned();
     };
-    let pb::ResponseHeader {
-        cluster_id,
-        member_id,
-        revision,
-        raft_term,
-    } = header;
+    let pb::ResponseHeader { cluster_id, member_id, revision, raft_term } = header;
     let own = &names.own;
     let revision = names.show_revision(*revision);
     if (*cluster_id, *member_id, *raft_term) == (own.cluster_id, own.member_id, own.raft_term) {
@@ -69,21 +60,12 @@ fn show_byte(byte: u8) -> String {
 }
 
 fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// `key=value c=r1 m=r2 v=2 l=L1`; what is zero is left out.
 pub(crate) fn key_value(kv: &mvccpb::KeyValue, names: &Names) -> String {
-    let mvccpb::KeyValue {
-        key,
-        create_revision,
-        mod_revision,
-        version,
-        value,
-        lease,
-    } = kv;
+    let mvccpb::KeyValue { key, create_revision, mod_revision, version, value, lease } = kv;
     let mut text = show_bytes(key);
     if !value.is_empty() {
         text.push_str(&format!("={}", show_bytes(value)));
@@ -115,24 +97,12 @@ fn previous(kv: Option<&mvccpb::KeyValue>, names: &Names) -> String {
 }
 
 pub(crate) fn put(answer: &pb::PutResponse, names: &Names) -> String {
-    let pb::PutResponse {
-        header: head,
-        prev_kv,
-    } = answer;
-    format!(
-        "put {}{}",
-        header(head.as_ref(), names),
-        previous(prev_kv.as_ref(), names)
-    )
+    let pb::PutResponse { header: head, prev_kv } = answer;
+    format!("put {}{}", header(head.as_ref(), names), previous(prev_kv.as_ref(), names))
 }
 
 pub(crate) fn range(answer: &pb::RangeResponse, names: &Names) -> String {
-    let pb::RangeResponse {
-        header: head,
-        kvs,
-        more,
-        count,
-    } = answer;
+    let pb::RangeResponse { header: head, kvs, more, count } = answer;
     format!(
         "range {} count={count}{} {}",
         header(head.as_ref(), names),
@@ -147,13 +117,8 @@ pub(crate) fn range_stream(chunks: &[pb::RangeResponse], names: &Names) -> Strin
     let Some((last, before)) = chunks.split_last() else {
         return "stream without a message".to_owned();
     };
-    let early = before
-        .iter()
-        .position(|chunk| chunk.header.is_some() || chunk.count != 0 || chunk.more);
-    let kvs: Vec<mvccpb::KeyValue> = chunks
-        .iter()
-        .flat_map(|chunk| chunk.kvs.iter().cloned())
-        .collect();
+    let early = before.iter().position(|chunk| chunk.header.is_some() || chunk.count != 0 || chunk.more);
+    let kvs: Vec<mvccpb::KeyValue> = chunks.iter().flat_map(|chunk| chunk.kvs.iter().cloned()).collect();
     format!(
         "stream {} count={}{} {}{}",
         header(last.header.as_ref(), names),
@@ -168,28 +133,17 @@ pub(crate) fn range_stream(chunks: &[pb::RangeResponse], names: &Names) -> Strin
 }
 
 pub(crate) fn delete_range(answer: &pb::DeleteRangeResponse, names: &Names) -> String {
-    let pb::DeleteRangeResponse {
-        header: head,
-        deleted,
-        prev_kvs,
-    } = answer;
+    let pb::DeleteRangeResponse { header: head, deleted, prev_kvs } = answer;
     let previous = match prev_kvs.is_empty() {
         true => String::new(),
         false => format!(" prev {}", key_values(prev_kvs, names)),
     };
-    format!(
-        "delete {} deleted={deleted}{previous}",
-        header(head.as_ref(), names)
-    )
+    format!("delete {} deleted={deleted}{previous}", header(head.as_ref(), names))
 }
 
 pub(crate) fn txn(answer: &pb::TxnResponse, names: &Names) -> String {
     use pb::response_op::Response;
-    let pb::TxnResponse {
-        header: head,
-        succeeded,
-        responses,
-    } = answer;
+    let pb::TxnResponse { header: head, succeeded, responses } = answer;
     let shown: Vec<String> = responses
         .iter()
         .map(|op| match &op.response {
@@ -214,22 +168,13 @@ pub(crate) fn compact(answer: &pb::CompactionResponse, names: &Names) -> String 
 }
 
 pub(crate) fn lease_grant(answer: &pb::LeaseGrantResponse, names: &Names) -> String {
-    let pb::LeaseGrantResponse {
-        header: head,
-        id,
-        ttl,
-        error,
-    } = answer;
+    let pb::LeaseGrantResponse { header: head, id, ttl, error } = answer;
     let error = match error.as_str() {
         "" => String::new(),
         text => format!(" error {text:?}"),
     };
     let sign = if *id > 0 { "" } else { " (not positive)" };
-    format!(
-        "grant {} {}{sign} ttl={ttl}{error}",
-        header(head.as_ref(), names),
-        names.show_lease(*id)
-    )
+    format!("grant {} {}{sign} ttl={ttl}{error}", header(head.as_ref(), names), names.show_lease(*id))
 }
 
 pub(crate) fn lease_revoke(answer: &pb::LeaseRevokeResponse, names: &Names) -> String {
@@ -238,27 +183,13 @@ pub(crate) fn lease_revoke(answer: &pb::LeaseRevokeResponse, names: &Names) -> S
 }
 
 pub(crate) fn lease_keep_alive(answer: &pb::LeaseKeepAliveResponse, names: &Names) -> String {
-    let pb::LeaseKeepAliveResponse {
-        header: head,
-        id,
-        ttl,
-    } = answer;
-    format!(
-        "keepalive {} {} ttl={ttl}",
-        header(head.as_ref(), names),
-        names.show_lease(*id)
-    )
+    let pb::LeaseKeepAliveResponse { header: head, id, ttl } = answer;
+    format!("keepalive {} {} ttl={ttl}", header(head.as_ref(), names), names.show_lease(*id))
 }
 
 /// The remaining time is only said to lie within what was granted. Keys come in any order.
 pub(crate) fn lease_time_to_live(answer: &pb::LeaseTimeToLiveResponse, names: &Names) -> String {
-    let pb::LeaseTimeToLiveResponse {
-        header: head,
-        id,
-        ttl,
-        granted_ttl,
-        keys,
-    } = answer;
+    let pb::LeaseTimeToLiveResponse { header: head, id, ttl, granted_ttl, keys } = answer;
     let remaining = match *ttl {
         ttl if ttl > 0 && ttl <= *granted_ttl => "running".to_owned(),
         ttl => format!("ttl={ttl}"),
@@ -274,20 +205,10 @@ pub(crate) fn lease_time_to_live(answer: &pb::LeaseTimeToLiveResponse, names: &N
 }
 
 pub(crate) fn lease_leases(answer: &pb::LeaseLeasesResponse, names: &Names) -> String {
-    let pb::LeaseLeasesResponse {
-        header: head,
-        leases,
-    } = answer;
-    let mut shown: Vec<String> = leases
-        .iter()
-        .map(|pb::LeaseStatus { id }| names.show_lease(*id))
-        .collect();
+    let pb::LeaseLeasesResponse { header: head, leases } = answer;
+    let mut shown: Vec<String> = leases.iter().map(|pb::LeaseStatus { id }| names.show_lease(*id)).collect();
     shown.sort_unstable();
-    format!(
-        "leases {} [{}]",
-        header(head.as_ref(), names),
-        shown.join("; ")
-    )
+    format!("leases {} [{}]", header(head.as_ref(), names), shown.join("; "))
 }
 
 /// A watch response that is about the watcher and not about events.
@@ -303,20 +224,13 @@ pub(crate) fn watch_control(answer: &pb::WatchResponse, names: &Names) -> String
         events,
     } = answer;
     let mut text = format!("watch {watch_id} {}", header(head.as_ref(), names));
-    for (set, word) in [
-        (*created, " created"),
-        (*canceled, " canceled"),
-        (*fragment, " fragment"),
-    ] {
+    for (set, word) in [(*created, " created"), (*canceled, " canceled"), (*fragment, " fragment")] {
         if set {
             text.push_str(word);
         }
     }
     if *compact_revision != 0 {
-        text.push_str(&format!(
-            " compacted={}",
-            names.show_revision(*compact_revision)
-        ));
+        text.push_str(&format!(" compacted={}", names.show_revision(*compact_revision)));
     }
     if !cancel_reason.is_empty() {
         text.push_str(&format!(" {:?}", names.show_text(cancel_reason)));
@@ -329,11 +243,7 @@ pub(crate) fn watch_control(answer: &pb::WatchResponse, names: &Names) -> String
 
 /// `PUT key=value ... prev [...]`.
 pub(crate) fn event(event: &mvccpb::Event, names: &Names) -> String {
-    let mvccpb::Event {
-        r#type,
-        kv,
-        prev_kv,
-    } = event;
+    let mvccpb::Event { r#type, kv, prev_kv } = event;
     let kind = match *r#type {
         0 => "PUT".to_owned(),
         1 => "DELETE".to_owned(),

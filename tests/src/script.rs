@@ -39,15 +39,10 @@ impl Script {
     }
 
     pub fn parse(name: &str, text: &str) -> Result<Script, String> {
-        let mut script = Script {
-            name: name.to_owned(),
-            ..Script::default()
-        };
+        let mut script = Script { name: name.to_owned(), ..Script::default() };
         for (index, line) in text.lines().enumerate() {
             let number = index + 1;
-            script
-                .add(number, line)
-                .map_err(|problem| format!("{name}:{number}: {problem}"))?;
+            script.add(number, line).map_err(|problem| format!("{name}:{number}: {problem}"))?;
         }
         match script.steps.is_empty() {
             true => Err(format!("{name}: no request in it")),
@@ -83,11 +78,7 @@ impl Script {
             append(&mut last.ok_or("no request before")?.etcds, &text);
             return Ok(());
         }
-        self.steps.push(Step {
-            number,
-            line: trimmed.to_owned(),
-            ..Step::default()
-        });
+        self.steps.push(Step { number, line: trimmed.to_owned(), ..Step::default() });
         Ok(())
     }
 
@@ -118,12 +109,8 @@ pub fn scripts_in(directory: &Path) -> Vec<Script> {
     paths
         .iter()
         .map(|path| {
-            let text = std::fs::read_to_string(path)
-                .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-            let name = path
-                .file_stem()
-                .map(|stem| stem.to_string_lossy().into_owned())
-                .unwrap_or_default();
+            let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
             Script::parse(&name, &text).unwrap_or_else(|problem| panic!("{problem}"))
         })
         .collect()

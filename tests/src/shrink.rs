@@ -19,12 +19,7 @@ pub struct Shrunk {
 }
 
 /// Makes `lines`, which end in `difference`, as short as the bounds allow.
-pub async fn shrink(
-    subject: &Subject,
-    doctor: Option<Doctor>,
-    lines: Vec<String>,
-    difference: Difference,
-) -> Shrunk {
+pub async fn shrink(subject: &Subject, doctor: Option<Doctor>, lines: Vec<String>, difference: Difference) -> Shrunk {
     let deadline = Deadline::after(SHRINK_WITHIN);
     let mut attempts = 0;
     let mut best = Shrunk { lines, difference };
@@ -65,11 +60,7 @@ pub fn cut(mut lines: Vec<String>, difference: Difference) -> Shrunk {
     Shrunk { lines, difference }
 }
 
-async fn attempt(
-    subject: &Subject,
-    doctor: Option<Doctor>,
-    lines: &[String],
-) -> Option<Difference> {
+async fn attempt(subject: &Subject, doctor: Option<Doctor>, lines: &[String]) -> Option<Difference> {
     let script = Script::of_lines("shrinking", lines.iter().map(String::as_str));
     let mut pair = Pair::started(subject, &[]).await;
     pair.subject.doctor = doctor;

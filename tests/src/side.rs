@@ -40,13 +40,7 @@ impl Side {
     pub async fn started(subject: &Subject, flags: &[&str]) -> Side {
         let mut member = Member::started(subject, flags).await;
         let client = member.ready().await;
-        let mut side = Side {
-            member,
-            client,
-            names: Names::default(),
-            doctor: None,
-            streams: BTreeMap::new(),
-        };
+        let mut side = Side { member, client, names: Names::default(), doctor: None, streams: BTreeMap::new() };
         side.learn_own().await;
         side.begin().await;
         side
@@ -89,11 +83,7 @@ impl Side {
             prev_kv: false,
         };
         let deleted = self.client.kv.delete_range(everything).await;
-        let header = deleted
-            .expect("an idle member deletes")
-            .into_inner()
-            .header
-            .unwrap_or_default();
+        let header = deleted.expect("an idle member deletes").into_inner().header.unwrap_or_default();
         let leases = self.client.lease.lease_leases(pb::LeaseLeasesRequest {});
         let leases = leases.await.expect("an idle member lists its leases");
         for lease in leases.into_inner().leases {
@@ -297,24 +287,16 @@ impl Side {
     async fn watch(&mut self, request: Request) -> String {
         match request {
             Request::Watch { stream, request } => {
-                let log = self
-                    .streams
-                    .entry(stream)
-                    .or_insert_with(|| WatchLog::open(&self.client));
+                let log = self.streams.entry(stream).or_insert_with(|| WatchLog::open(&self.client));
                 log.send(RequestUnion::CreateRequest(request)).await;
-                let answer = log
-                    .control(CONTROL_WAIT, &mut self.names, |answer| answer.created)
-                    .await;
+                let answer = log.control(CONTROL_WAIT, &mut self.names, |answer| answer.created).await;
                 self.shown_control(answer)
             }
             Request::WatchCancel { stream, id } => {
                 let Some(log) = self.streams.get_mut(&stream) else {
                     return "no such stream".to_owned();
                 };
-                log.send(RequestUnion::CancelRequest(pb::WatchCancelRequest {
-                    watch_id: id,
-                }))
-                .await;
+                log.send(RequestUnion::CancelRequest(pb::WatchCancelRequest { watch_id: id })).await;
                 let wait = if log.is_live(id) { CONTROL_WAIT } else { SILENCE };
                 let answer = log
                     .control(wait, &mut self.names, |answer| {
@@ -329,9 +311,7 @@ impl Side {
                     return "no such stream".to_owned();
                 };
                 let answer = log
-                    .control(CONTROL_WAIT, &mut self.names, |answer| {
-                        is_progress(answer) && answer.watch_id == id
-                    })
+                    .control(CONTROL_WAIT, &mut self.names, |answer| is_progress(answer) && answer.watch_id == id)
                     .await;
                 self.shown_control(answer)
             }
@@ -347,21 +327,15 @@ impl Side {
     }
 
     async fn progress(&mut self, stream: String, once: bool) -> String {
-        let log = self
-            .streams
-            .entry(stream)
-            .or_insert_with(|| WatchLog::open(&self.client));
+        let log = self.streams.entry(stream).or_insert_with(|| WatchLog::open(&self.client));
         let (attempts, wait) = match once {
             true => (1, SILENCE),
             false => (40, PROGRESS_RETRY),
         };
         for _ in 0..attempts {
-            log.send(RequestUnion::ProgressRequest(pb::WatchProgressRequest {}))
-                .await;
+            log.send(RequestUnion::ProgressRequest(pb::WatchProgressRequest {})).await;
             let answer = log
-                .control(wait, &mut self.names, |answer| {
-                    is_progress(answer) && answer.watch_id == PROGRESS_ID
-                })
+                .control(wait, &mut self.names, |answer| is_progress(answer) && answer.watch_id == PROGRESS_ID)
                 .await;
             if answer.is_some() {
                 return self.shown_control(answer);
@@ -382,9 +356,11 @@ impl Side {
         match request {
             Request::MemberList(list) => {
                 let answer = cluster.member_list(list).await;
-                self.shown(answer, |answer| answer.header.as_ref(), |answer, names| {
-                    render::members("members", answer.header.as_ref(), &answer.members, names)
-                })
+                self.shown(
+                    answer,
+                    |answer| answer.header.as_ref(),
+                    |answer, names| render::members("members", answer.header.as_ref(), &answer.members, names),
+                )
             }
             Request::MemberAdd { name, request } => {
                 let answer = cluster.member_add(request).await;
@@ -392,32 +368,42 @@ impl Side {
                     let id = added.get_ref().member.as_ref().map_or(0, |member| member.id);
                     self.names.learn_member(&name, id);
                 }
-                self.shown(answer, |answer| answer.header.as_ref(), |answer, names| {
-                    let added = answer.member.as_slice();
-                    format!(
-                        "{} {}",
-                        render::members("added", answer.header.as_ref(), added, names),
-                        render::members("all", None, &answer.members, names)
-                    )
-                })
+                self.shown(
+                    answer,
+                    |answer| answer.header.as_ref(),
+                    |answer, names| {
+                        let added = answer.member.as_slice();
+                        format!(
+                            "{} {}",
+                            render::members("added", answer.header.as_ref(), added, names),
+                            render::members("all", None, &answer.members, names)
+                        )
+                    },
+                )
             }
             Request::MemberRemove(remove) => {
                 let answer = cluster.member_remove(remove).await;
-                self.shown(answer, |answer| answer.header.as_ref(), |answer, names| {
-                    render::members("left", answer.header.as_ref(), &answer.members, names)
-                })
+                self.shown(
+                    answer,
+                    |answer| answer.header.as_ref(),
+                    |answer, names| render::members("left", answer.header.as_ref(), &answer.members, names),
+                )
             }
             Request::MemberUpdate(update) => {
                 let answer = cluster.member_update(update).await;
-                self.shown(answer, |answer| answer.header.as_ref(), |answer, names| {
-                    render::members("updated", answer.header.as_ref(), &answer.members, names)
-                })
+                self.shown(
+                    answer,
+                    |answer| answer.header.as_ref(),
+                    |answer, names| render::members("updated", answer.header.as_ref(), &answer.members, names),
+                )
             }
             Request::MemberPromote(promote) => {
                 let answer = cluster.member_promote(promote).await;
-                self.shown(answer, |answer| answer.header.as_ref(), |answer, names| {
-                    render::members("promoted", answer.header.as_ref(), &answer.members, names)
-                })
+                self.shown(
+                    answer,
+                    |answer| answer.header.as_ref(),
+                    |answer, names| render::members("promoted", answer.header.as_ref(), &answer.members, names),
+                )
             }
             _ => unreachable!("perform sends requests of the Cluster service only"),
         }
@@ -440,15 +426,19 @@ impl Side {
             }
             Request::Defragment => {
                 let answer = maintenance.defragment(pb::DefragmentRequest {}).await;
-                self.shown(answer, |answer| answer.header.as_ref(), |answer, names| {
-                    format!("defragment {}", render::header(answer.header.as_ref(), names))
-                })
+                self.shown(
+                    answer,
+                    |answer| answer.header.as_ref(),
+                    |answer, names| format!("defragment {}", render::header(answer.header.as_ref(), names)),
+                )
             }
             Request::MoveLeader(target) => {
                 let answer = maintenance.move_leader(target).await;
-                self.shown(answer, |answer| answer.header.as_ref(), |answer, names| {
-                    format!("move-leader {}", render::header(answer.header.as_ref(), names))
-                })
+                self.shown(
+                    answer,
+                    |answer| answer.header.as_ref(),
+                    |answer, names| format!("move-leader {}", render::header(answer.header.as_ref(), names)),
+                )
             }
             Request::Downgrade(downgrade) => {
                 let answer = maintenance.downgrade(downgrade).await;

@@ -33,11 +33,7 @@ impl Subject {
     }
 
     pub fn etcd() -> Subject {
-        Subject {
-            binary: oracle("etcd"),
-            name: "etcd",
-            is_etcd: true,
-        }
+        Subject { binary: oracle("etcd"), name: "etcd", is_etcd: true }
     }
 }
 
@@ -54,10 +50,7 @@ pub fn oracle(program: &str) -> PathBuf {
 
 /// The root of the workspace.
 pub fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("the package lies in the workspace")
-        .to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace").to_path_buf()
 }
 
 /// Where builds and reports go.
@@ -69,9 +62,5 @@ pub fn target_dir() -> PathBuf {
 }
 
 fn require(binary: &Path, command: &str) {
-    assert!(
-        binary.is_file(),
-        "{} is missing: run `{command}` first",
-        binary.display()
-    );
+    assert!(binary.is_file(), "{} is missing: run `{command}` first", binary.display());
 }

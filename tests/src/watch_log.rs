@@ -79,12 +79,9 @@ impl WatchLog {
 
     pub(crate) async fn send(&mut self, union: RequestUnion) {
         if let Some(requests) = &self.requests {
-            let request = pb::WatchRequest {
-                request_union: Some(union),
-            };
+            let request = pb::WatchRequest { request_union: Some(union) };
             if requests.send(request).await.is_err() {
-                self.end
-                    .get_or_insert_with(|| "the stream takes no requests".to_owned());
+                self.end.get_or_insert_with(|| "the stream takes no requests".to_owned());
             }
         }
     }
@@ -195,9 +192,7 @@ impl Watcher {
         }
         let header = response.header.as_ref().map_or(0, |header| header.revision);
         if header < last {
-            self.lines.push(format!(
-                "broken promise: header {header} is older than event {last}"
-            ));
+            self.lines.push(format!("broken promise: header {header} is older than event {last}"));
         }
         let lines = response.events.iter().map(|event| render::event(event, names));
         self.lines.extend(lines);

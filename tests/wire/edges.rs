@@ -37,12 +37,7 @@ async fn replay(directory: &str) {
             }
         }
     }
-    assert!(
-        failures.is_empty(),
-        "{} scripts of {directory} fail:\n{}",
-        failures.len(),
-        failures.join("\n")
-    );
+    assert!(failures.is_empty(), "{} scripts of {directory} fail:\n{}", failures.len(), failures.join("\n"));
 }
 
 /// A script that no etcd survives: Kuorum must, and must answer as the script says.

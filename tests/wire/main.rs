@@ -13,16 +13,10 @@ use std::path::PathBuf;
 
 /// A directory of this suite's own files.
 fn own_directory(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("wire")
-        .join(name)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("wire").join(name)
 }
 
 /// Runs a test on a runtime of one thread.
 fn block_on<T>(test: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime can be built")
-        .block_on(test)
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be built").block_on(test)
 }

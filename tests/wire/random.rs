@@ -18,10 +18,8 @@ const EPISODE: usize = 1_000;
 
 #[test]
 fn random_requests_are_answered_as_by_etcd() {
-    let requests = std::env::var(REQUESTS_VARIABLE).map_or(REQUESTS, |text| {
-        text.parse()
-            .unwrap_or_else(|_| panic!("{REQUESTS_VARIABLE}={text} is not a number"))
-    });
+    let requests = std::env::var(REQUESTS_VARIABLE)
+        .map_or(REQUESTS, |text| text.parse().unwrap_or_else(|_| panic!("{REQUESTS_VARIABLE}={text} is not a number")));
     let first = seed("random_requests_are_answered_as_by_etcd");
     for episode in 0..requests.div_ceil(EPISODE) {
         let seed = first + u64::try_from(episode).unwrap();

@@ -43,9 +43,7 @@ pub(crate) fn check_delete(request: &DeleteRangeRequest) -> Result<(), Refusal> 
 pub(crate) fn check_alarm(request: &AlarmRequest) -> Result<(), Refusal> {
     match alarm_request::AlarmAction::try_from(request.action) {
         Ok(_) => Ok(()),
-        Err(_) => {
-            Err(Refusal::Invalid(format!("alarm action {} is none of GET, ACTIVATE, DEACTIVATE", request.action)))
-        }
+        Err(_) => Err(Refusal::Invalid(format!("unknown alarm action {}", request.action))),
     }
 }
 

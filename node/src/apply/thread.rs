@@ -131,7 +131,7 @@ impl ApplyThread {
         self.parts.shared.set_applied(self.parts.applied.index);
         if let Some(revision) = self.parts.applier.compacted.take() {
             // Full: the compaction that waits there will look at the newest compacted revision when it starts.
-            drop(self.parts.compactions.try_send(revision));
+            self.parts.compactions.try_send(revision).ok();
         }
         for (waiter, answer) in answers {
             self.parts.delivery.add(waiter, answer);

@@ -310,12 +310,8 @@ fn gates(settings: &mut Settings) -> Result<FeatureGates, ConfigError> {
             "enabling feature gate LeaseCheckpointPersist requires enabling feature gate LeaseCheckpoint",
         ));
     }
-    if gates.lease_checkpoint && !gates.lease_checkpoint_persist {
-        settings.warn(
-            "Detected that checkpointing is enabled without persistence. \
-             Consider enabling feature gate LeaseCheckpointPersist",
-            Vec::new(),
-        );
+    if gates.lease_checkpoint {
+        return Err(refused("feature gate LeaseCheckpoint is not in this release; leave it off"));
     }
     Ok(gates)
 }

@@ -198,6 +198,11 @@ impl Driver {
         std::mem::take(&mut self.effects)
     }
 
+    /// Proposals of this member in the log that are not committed yet.
+    pub(crate) fn pending(&self) -> u64 {
+        self.proposals.len() as u64
+    }
+
     pub(crate) fn standing(&self) -> Standing {
         let raft = &self.node.raft;
         Standing {
@@ -253,7 +258,7 @@ impl Driver {
         let mut waiters = Vec::with_capacity(proposed.len());
         for (data, waiter) in proposed {
             let mut entry = Entry::default();
-            entry.data = data;
+            entry.set_data(data);
             message.entries.push(entry);
             waiters.push(waiter);
         }
@@ -299,6 +304,7 @@ impl Driver {
             .filter(|(_, round)| round.retry_ticks <= now)
             .map(|(counter, _)| *counter)
             .collect();
+        self.effects.reads_slow += late.len() as u64;
         for counter in late {
             let round = self.reads.asked.remove(&counter).expect("listed above");
             self.reads.new.extend(round.waiters);
@@ -308,6 +314,7 @@ impl Driver {
             std::mem::take(&mut self.reads.new).into_iter().partition(|(_, expires)| *expires <= now);
         self.reads.new = waiting;
         let expired: Vec<(Waiter, u64)> = expired;
+        self.effects.reads_failed += expired.len() as u64;
         let refusal = if no_leader { Refusal::NoLeader } else { Refusal::Timeout };
         self.effects.answers.extend(expired.into_iter().map(|(waiter, _)| (waiter, Err(refusal.clone()))));
         self.ask_reads();
@@ -325,9 +332,6 @@ impl Driver {
     }
 
     fn take_ready(&mut self, mut ready: Ready) {
-        if ready.ss().is_some() {
-            self.effects.changed_role = true;
-        }
         // Read states come after the commits of their own round: a read at index i must find i handed to apply before it.
         let read_states = ready.take_read_states();
         let entries = ready.take_entries();

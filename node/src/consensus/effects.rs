@@ -15,8 +15,9 @@ pub(crate) struct Effects {
     pub(crate) reads: Vec<(u64, Waiter)>,
     /// The log may forget entries up to the mark's index, after the mark itself is written.
     pub(crate) release: Option<Release>,
-    /// The leader or the term changed.
-    pub(crate) changed_role: bool,
+    /// Reads that gave up, and rounds of reads that had to be asked again.
+    pub(crate) reads_failed: u64,
+    pub(crate) reads_slow: u64,
 }
 
 /// One write to the log.

@@ -111,11 +111,13 @@ impl Handle {
 
     pub(crate) fn status(&self) -> RaftStatus {
         let leader = self.shared.leader.load(Ordering::Acquire);
+        let applied = self.shared.applied();
         RaftStatus {
             leader: (leader != 0).then_some(MemberId(leader)),
             term: self.shared.term.load(Ordering::Acquire),
-            committed: self.shared.committed.load(Ordering::Acquire),
-            applied: self.shared.applied(),
+            // The raft thread tells of a commit at the end of its round; the apply thread may be done with it by then.
+            committed: self.shared.committed.load(Ordering::Acquire).max(applied),
+            applied,
             is_leader: self.shared.is_leader.load(Ordering::Acquire),
             leader_changes: self.shared.leader_changes.load(Ordering::Relaxed),
             pending: self.shared.pending.load(Ordering::Relaxed),

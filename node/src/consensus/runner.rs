@@ -204,19 +204,23 @@ impl RaftThread {
                 break;
             }
         }
+        self.shared.set_pending(self.driver.pending());
         if self.shared.publish(self.driver.standing()) {
             self.announce();
         }
         if self.driver.wants_durable_store(self.shared.applied()) {
             // Full: one request to make the store durable is waiting already, and serves for both.
-            drop(self.durability.try_send(()));
+            self.durability.try_send(()).ok();
         }
         self.delivery.send();
     }
 
     fn carry_out_once(&mut self, effects: Effects) -> bool {
+        let metrics = &metrics::get().server;
+        metrics.slow_read_indexes.increment(effects.reads_slow);
+        metrics.read_indexes_failed.increment(effects.reads_failed);
+        metrics.proposals_failed.increment((effects.answers.len() as u64).saturating_sub(effects.reads_failed));
         for (waiter, answer) in effects.answers {
-            metrics::get().server.proposals_failed.increment(1);
             self.delivery.add(waiter, answer);
         }
         let mut wrote = false;

@@ -146,9 +146,9 @@ impl Storage for Tail {
 impl From<&log::HardState> for HardState {
     fn from(state: &log::HardState) -> HardState {
         let mut raft_state = HardState::default();
-        raft_state.term = state.term;
-        raft_state.vote = state.vote;
-        raft_state.commit = state.commit;
+        raft_state.set_term(state.term);
+        raft_state.set_vote(state.vote);
+        raft_state.set_commit(state.commit);
         raft_state
     }
 }
@@ -162,9 +162,9 @@ impl From<&HardState> for log::HardState {
 impl From<LogEntry> for Entry {
     fn from(entry: LogEntry) -> Entry {
         let mut raft_entry = Entry::default();
-        raft_entry.term = entry.term;
-        raft_entry.index = entry.index;
-        raft_entry.data = entry.data;
+        raft_entry.set_term(entry.term);
+        raft_entry.set_index(entry.index);
+        raft_entry.set_data(entry.data);
         raft_entry.set_entry_type(match entry.kind {
             EntryKind::Normal => EntryType::EntryNormal,
             EntryKind::ConfChange => EntryType::EntryConfChange,

@@ -1,7 +1,7 @@
 //! The disk thread: long work on the store, one thing at a time.
 
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, never, select, tick};
 use tokio::sync::watch;
@@ -114,12 +114,21 @@ fn compact(parts: &Parts) {
     }
     let begun = Instant::now();
     let pause = parts.compaction_pause;
-    match parts.store.compact_physically(to, &mut || std::thread::sleep(pause)) {
+    let mvcc = &metrics::get().mvcc;
+    let mut batch_begun = begun;
+    let mut rest = || {
+        mvcc.compaction_pause_ms.record(batch_begun.elapsed().as_secs_f64() * 1_000.0);
+        std::thread::sleep(pause);
+        batch_begun = Instant::now();
+    };
+    match parts.store.compact_physically(to, &mut rest) {
         Ok(done) => {
             let seconds = begun.elapsed().as_secs_f64();
-            let mvcc = &metrics::get().mvcc;
             mvcc.compacted_keys.increment(done.rows_removed);
             mvcc.compaction_total_ms.record(seconds * 1_000.0);
+            if let Ok(since_1970) = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH) {
+                mvcc.compaction_last_seconds.set(since_1970.as_secs_f64());
+            }
             crate::info!(
                 "finished scheduled compaction",
                 "compact-revision" = to.0,

@@ -144,7 +144,6 @@ pub(crate) struct Watch {
     pub(crate) watchers: Gauge,
     /// Watchers that are catching up.
     pub(crate) slow_watchers: Gauge,
-    pub(crate) pending_events: Gauge,
     /// Events sent to watchers.
     pub(crate) events: Counter,
 }
@@ -155,7 +154,6 @@ impl Watch {
             streams: r.gauge("etcd_debugging_mvcc_watch_stream_total", "Open watch streams."),
             watchers: r.gauge("etcd_debugging_mvcc_watcher_total", "Watchers."),
             slow_watchers: r.gauge("etcd_debugging_mvcc_slow_watcher_total", "Watchers that are catching up."),
-            pending_events: r.gauge("etcd_debugging_mvcc_pending_events_total", "Events waiting to be sent."),
             events: r.counter("etcd_debugging_mvcc_events_total", "Events sent to watchers."),
         }
     }
@@ -164,7 +162,6 @@ impl Watch {
 /// Moved by the log, the store and maintenance.
 pub(crate) struct Disk {
     pub(crate) wal_fsync_seconds: Histogram,
-    pub(crate) wal_write_seconds: Histogram,
     pub(crate) wal_written_bytes: Gauge,
     pub(crate) backend_commit_seconds: Histogram,
     pub(crate) defrag_seconds: Histogram,
@@ -175,7 +172,6 @@ impl Disk {
     pub(super) fn register(r: &Registrar) -> Disk {
         Disk {
             wal_fsync_seconds: r.histogram("etcd_disk_wal_fsync_duration_seconds", "Time to make the log durable."),
-            wal_write_seconds: r.histogram("etcd_disk_wal_write_duration_seconds", "Time to write to the log."),
             wal_written_bytes: r.gauge("etcd_disk_wal_write_bytes_total", "Bytes written to the log."),
             backend_commit_seconds: r
                 .histogram("etcd_disk_backend_commit_duration_seconds", "Time to commit a batch to the store."),

@@ -14,11 +14,7 @@ const DOUBLING: &[Buckets] = &[
     Buckets {
         first: 0.001,
         count: 14,
-        names: &[
-            "etcd_disk_backend_commit_duration_seconds",
-            "etcd_disk_wal_fsync_duration_seconds",
-            "etcd_disk_wal_write_duration_seconds",
-        ],
+        names: &["etcd_disk_backend_commit_duration_seconds", "etcd_disk_wal_fsync_duration_seconds"],
     },
     Buckets {
         first: 0.0001,

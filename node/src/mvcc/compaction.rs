@@ -69,7 +69,7 @@ impl Store {
         if to <= before.revision {
             return Ok(CompactionDone::default());
         }
-        let hash = hash::hash(&self.0.storage.view(), before.revision, to)?;
+        let hash = hash::hash(&self.0.storage.view(), before.revision, to, hash::Purpose::Compaction)?;
         self.0.floor.raise(to.0);
         let mut pass =
             Pass { store: self, batch: self.0.storage.batch(), rows: 0, done: CompactionDone::default(), pause };

@@ -39,8 +39,16 @@ enum Kept {
     Left,
 }
 
+/// What a hash is taken for. A compaction keeps a tombstone exactly at its revision, a read at that revision does not
+/// see one; so the two differ in whether anything at all is kept (etcd: keyIndex.compact and keyIndex.keep).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    Read,
+    Compaction,
+}
+
 /// The hash of what is stored up to `at`, given the compacted revision.
-pub(crate) fn hash(view: &View, compacted: Revision, at: Revision) -> Result<u32, StorageError> {
+pub(crate) fn hash(view: &View, compacted: Revision, at: Revision, purpose: Purpose) -> Result<u32, StorageError> {
     let mut pieces = Vec::new();
     let mut any_visible = false;
     let mut scan = KeyScan { key: Vec::new(), visible_found: false, left_found: false };
@@ -54,7 +62,8 @@ pub(crate) fn hash(view: &View, compacted: Revision, at: Revision) -> Result<u32
         }
         let tombstone = row::is_tombstone(&value);
         let (visible, left) = scan.look(prefix, id, tombstone, compacted);
-        any_visible |= visible;
+        let tombstone_kept = purpose == Purpose::Compaction && tombstone && id.main == at;
+        any_visible |= visible || tombstone_kept;
         let kept = match (id.main > compacted, visible, left) {
             (true, ..) => Kept::Always,
             (false, true, _) => Kept::Visible,

@@ -29,8 +29,8 @@ mod varint;
 
 use std::ops::ControlFlow;
 
-pub(crate) use self::bulk::{KeyIndexBuilder, OutOfOrder};
-pub(crate) use self::dump::{DumpError, DumpHeader};
+pub(crate) use self::bulk::KeyIndexBuilder;
+pub(crate) use self::dump::DumpHeader;
 use self::inner::Inner;
 use self::separators::Separators;
 pub(crate) use self::state::KeyState;
@@ -42,6 +42,7 @@ pub(crate) struct KeyIndex {
 }
 
 impl KeyIndex {
+    #[cfg(test)]
     pub(crate) fn new() -> Self {
         KeyIndex { root: Inner::empty(), len: 0 }
     }
@@ -98,6 +99,7 @@ impl KeyIndex {
     }
 
     /// The memory the index takes, without the allocator's own share. Looks at every leaf: for metrics, not for requests.
+    #[cfg(test)]
     pub(crate) fn resident_bytes(&self) -> usize {
         size_of::<Self>() + self.root.resident_bytes()
     }

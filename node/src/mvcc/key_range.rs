@@ -56,15 +56,6 @@ impl<'a> KeyRange<'a> {
         self.start() <= key && self.ends_at_or_after(key)
     }
 
-    /// True when some key could be in both ranges.
-    pub(crate) fn overlaps(&self, other: &KeyRange<'_>) -> bool {
-        // Two intervals meet exactly when the later of their starts is in both.
-        !self.is_empty()
-            && !other.is_empty()
-            && self.ends_at_or_after(other.start())
-            && other.ends_at_or_after(self.start())
-    }
-
     fn ends_at_or_after(&self, key: &[u8]) -> bool {
         match self.end() {
             Bound::Included(end) => key <= end,
@@ -106,21 +97,9 @@ mod tests {
     }
 
     #[test]
-    fn empty_range_contains_and_overlaps_nothing() {
+    fn empty_range_contains_nothing() {
         for empty in ranges().into_iter().filter(KeyRange::is_empty) {
             assert!(!KEYS.into_iter().any(|key| empty.contains(key)), "{empty:?}");
-            assert!(!ranges().iter().any(|range| empty.overlaps(range)), "{empty:?}");
-        }
-    }
-
-    // The first key that two ranges share is the start of one of them, so it is one of KEYS.
-    #[test]
-    fn ranges_overlap_when_they_share_a_key() {
-        for a in ranges() {
-            for b in ranges() {
-                let share = KEYS.into_iter().any(|key| a.contains(key) && b.contains(key));
-                assert_eq!(a.overlaps(&b), share, "{a:?} {b:?}");
-            }
         }
     }
 }

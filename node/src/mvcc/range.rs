@@ -12,7 +12,12 @@ impl RangeQuery {
     /// How many keys have to be fetched, in key order, to answer; `None` for all. One more than the limit, to know
     /// whether there are more; all when something is filtered or sorted first.
     pub(crate) fn fetch_limit(&self) -> Option<usize> {
-        let sorted = self.target != SortTarget::Key || self.order == SortOrder::Descend;
+        // A target without an order sorts only what the limit has let through, as in etcd.
+        let sorted = match self.order {
+            SortOrder::None => false,
+            SortOrder::Ascend => self.target != SortTarget::Key,
+            SortOrder::Descend => true,
+        };
         if self.limit <= 0 || sorted || self.has_bounds() {
             return None;
         }

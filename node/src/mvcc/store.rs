@@ -26,6 +26,8 @@ use crate::mvcc::value_cache::ValueCache;
 use crate::mvcc::{MvccOptions, ReadError};
 use crate::storage::{Space, Storage, StorageError, View};
 
+/// What the rows of the `sys` space take, whatever the history: a few hundred bytes, in one block.
+const FIXED_ROWS_BYTES: u64 = 4_096;
 /// Keys taken from the index in one go, under its lock. Larger reads scan the engine instead, without a lock.
 const INDEX_KEYS_MAX: usize = 1_024;
 /// How often a read starts over because a compaction overtook it.
@@ -98,7 +100,7 @@ impl Store {
     pub(crate) fn sizes(&self) -> Sizes {
         let freed = self.0.freed_bytes.load(Ordering::Acquire);
         let in_use_bytes = self.0.written_bytes.load(Ordering::Acquire).saturating_sub(freed);
-        Sizes { allocated_bytes: self.0.storage.allocated_bytes(), in_use_bytes }
+        Sizes { allocated_bytes: self.0.storage.allocated_bytes(), in_use_bytes: in_use_bytes + FIXED_ROWS_BYTES }
     }
 
     pub(crate) fn commit_under_way(&self) -> Option<u64> {
@@ -218,8 +220,9 @@ impl Store {
         if at > current.0 {
             return Err(ReadError::Refused(Refusal::Future { current }));
         }
-        let at = if at <= 0 { current } else { Revision(at) };
-        let hash = hash::hash(&self.0.storage.view(), compacted, at)?;
+        // Nothing was written at a negative revision, and etcd hashes that nothing.
+        let at = if at == 0 { current } else { Revision(at) };
+        let hash = hash::hash(&self.0.storage.view(), compacted, at, hash::Purpose::Read)?;
         if self.compacted() != compacted {
             return self.hash(at.0);
         }

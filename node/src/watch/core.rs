@@ -195,7 +195,11 @@ impl Core {
             changes.iter().filter(|change| change.revision() >= watcher.start && watcher.wants.accepts(change));
         let events: Vec<Bytes> = wanted
             .map(|change| {
-                let event = if watcher.wants.previous { change.with_previous(&self.store) } else { change.plain() };
+                let event = if watcher.wants.previous {
+                    change.with_previous(&self.store, self.compacted)
+                } else {
+                    change.plain()
+                };
                 event.clone()
             })
             .collect();

@@ -42,7 +42,10 @@ impl Recorded {
     }
 
     /// With the version before the change, unless there was none or it is compacted away.
-    pub(super) fn with_previous(&self, store: &Store) -> &Bytes {
+    pub(super) fn with_previous(&self, store: &Store, compacted: Revision) -> &Bytes {
+        if self.revision().0 - 1 < compacted.0 {
+            return self.plain();
+        }
         self.with_previous.get_or_init(|| match self.previous(store) {
             None => self.plain().clone(),
             previous => encode::event(self.change.kind, &self.change.kv, previous.as_ref()),

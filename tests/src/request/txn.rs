@@ -42,10 +42,7 @@ fn list_of<T>(
     loop {
         let length = item_length(arguments.words)?;
         let (words, rest) = arguments.words.split_at(length);
-        let mut item = Arguments {
-            words,
-            names: arguments.names,
-        };
+        let mut item = Arguments { words, names: arguments.names };
         items.push(item_of(&mut item)?);
         if !item.words.is_empty() {
             return Err(format!("nobody reads {:?}", item.words));
@@ -75,9 +72,7 @@ fn op_of(arguments: &mut Arguments<'_>) -> Result<pb::RequestOp, String> {
     let request = match arguments.take("an op")? {
         "put" => Some(request_op::Request::RequestPut(put_of(arguments)?)),
         "range" => Some(request_op::Request::RequestRange(range_of(arguments)?)),
-        "delete" => Some(request_op::Request::RequestDeleteRange(delete_of(
-            arguments,
-        )?)),
+        "delete" => Some(request_op::Request::RequestDeleteRange(delete_of(arguments)?)),
         "txn" => Some(request_op::Request::RequestTxn(txn_of(arguments)?)),
         "nothing" => None,
         other => return Err(format!("{other} is no op of a txn")),
@@ -107,11 +102,5 @@ fn compare_of(arguments: &mut Arguments<'_>) -> Result<pb::Compare, String> {
         (_, "lease") => Some(TargetUnion::Lease(names.lease(value)?)),
         (_, other) => return Err(format!("{other} is none of {TARGETS:?}")),
     };
-    Ok(pb::Compare {
-        result,
-        target: enum_of(target, &TARGETS)?,
-        key,
-        range_end,
-        target_union,
-    })
+    Ok(pb::Compare { result, target: enum_of(target, &TARGETS)?, key, range_end, target_union })
 }

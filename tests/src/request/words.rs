@@ -46,9 +46,7 @@ pub fn bytes_of(word: &str) -> Result<Bytes, String> {
         return Ok(Bytes::new());
     }
     if let Some((text, count)) = word.split_once('*') {
-        let count: usize = count
-            .parse()
-            .map_err(|_| format!("{word} repeats how often?"))?;
+        let count: usize = count.parse().map_err(|_| format!("{word} repeats how often?"))?;
         let text = unescaped(text)?;
         if text.len() * count > REPEAT_MAX {
             return Err(format!("{word} is longer than {REPEAT_MAX} bytes"));

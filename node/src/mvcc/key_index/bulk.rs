@@ -9,6 +9,7 @@ use super::leaf::Leaf;
 use super::separators::Separators;
 use super::{KeyIndex, KeyState};
 
+#[cfg(test)]
 impl KeyIndex {
     /// Builds an index of `keys`.
     ///

@@ -198,6 +198,7 @@ impl Inner {
     }
 
     /// The heap memory below this node.
+    #[cfg(test)]
     pub(super) fn resident_bytes(&self) -> usize {
         let children = match &self.children {
             Children::Leaves(leaves) => {

@@ -224,6 +224,7 @@ impl Leaf {
     }
 
     /// The heap memory of the leaf.
+    #[cfg(test)]
     pub(super) fn resident_bytes(&self) -> usize {
         self.page.capacity()
     }

@@ -98,6 +98,7 @@ impl Separators {
         self.rebuild_heads();
     }
 
+    #[cfg(test)]
     pub(super) fn resident_bytes(&self) -> usize {
         let heads = self.heads.capacity() * size_of::<u128>();
         self.bytes.capacity() + self.ends.capacity() * size_of::<u32>() + heads

@@ -9,9 +9,13 @@
 //! [`recovery`]. etcd's tools read this log, and this module reads etcd's.
 
 mod disk;
+#[cfg(test)]
+mod mem_disk;
 mod record;
 pub(crate) mod recovery;
 mod segment;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::io;

@@ -151,7 +151,7 @@ fn push_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
 }
 
 /// The size of the frame at the start of these bytes, by its length alone; `None` when the length is not one.
-pub(super) fn frame_size(bytes: &[u8]) -> Option<(usize, usize)> {
+fn frame_size(bytes: &[u8]) -> Option<(usize, usize)> {
     let field = u64::from_le_bytes(*bytes.first_chunk::<LENGTH_BYTES>()?);
     let length = field & 0x00ff_ffff_ffff_ffff;
     let top = field >> 56;

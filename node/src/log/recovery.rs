@@ -7,7 +7,7 @@
 //!
 //! What counts as valid after damage: a frame whose CRC continues the chain of the frame before it (the damaged one's own
 //! stored CRC counts for that), or a frame whose record is an entry that could follow the last one read. Frames are looked
-//! for at every multiple of eight after the damaged frame's end if its length is plausible; user data inside the damaged
+//! for at every multiple of eight, after the damaged frame's end if it parses as one; user data inside the damaged
 //! record that looks like frames is so passed over. Damage in any segment but the last is always corruption, since a
 //! segment is begun only when the one before is complete and synced.
 
@@ -16,7 +16,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::log::disk::Disk;
-use crate::log::record::{ALIGNMENT, Frame, LENGTH_BYTES, Record, frame_size};
+use crate::log::record::{ALIGNMENT, Frame, LENGTH_BYTES, Record};
 use crate::log::segment::SegmentName;
 use crate::log::{HardState, LogEntry, LogError, Metadata, SnapshotMark, failed};
 
@@ -66,7 +66,9 @@ pub(super) struct End {
 
 pub(super) fn recover(disk: &mut dyn Disk) -> Result<(Recovered, End), LogError> {
     let (segments, mut warnings) = segments(disk)?;
-    let mut reader = Reader::default();
+    // The chain of a log that is whole from its making on starts at zero; where the head was released, anywhere.
+    let crc = segments.first().filter(|first| first.sequence == 0).map(|_| 0);
+    let mut reader = Reader { crc, ..Reader::default() };
     let mut offset = 0;
     for (position, segment) in segments.iter().enumerate() {
         let name = segment.to_string();
@@ -208,14 +210,14 @@ impl Reader {
 
     /// Whether a valid record stands somewhere after the damaged one at this offset.
     fn valid_follows(&self, bytes: &Bytes, damaged: usize) -> bool {
-        let own_size = frame_size(&bytes[damaged..]).map(|(_, size)| size).filter(|size| damaged + size <= bytes.len());
-        if let Some(size) = own_size {
-            let crc = Frame::parse(&bytes.slice(damaged..)).map(|frame| frame.crc);
-            if crc.is_some() && parse_at(bytes, damaged + size).is_some_and(|next| next.continues(crc)) {
-                return true;
-            }
+        // Only a frame that parses is taken at its length: a length that was hit itself could reach past everything.
+        let own = parse_at(bytes, damaged);
+        if let Some(own) = &own
+            && parse_at(bytes, damaged + own.size).is_some_and(|next| next.continues(Some(own.crc)))
+        {
+            return true;
         }
-        let mut at = damaged + own_size.unwrap_or(ALIGNMENT);
+        let mut at = damaged + own.map_or(ALIGNMENT, |own| own.size);
         while at + LENGTH_BYTES <= bytes.len() {
             if let Some(frame) = parse_at(bytes, at) {
                 let next = parse_at(bytes, at + frame.size);

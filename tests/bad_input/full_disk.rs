@@ -112,4 +112,3 @@ async fn fill(member: &mut Member) -> usize {
     }
     panic!("{WRITES} writes did not fill the disk");
 }
-

@@ -32,7 +32,6 @@ fn refusals_have_their_status_and_the_member_lives() {
         ("txn then [nothing]", "error InvalidArgument \"etcdserver: key not found\""),
         ("put a 1 lease=99", "error NotFound \"etcdserver: requested lease not found\""),
         ("revoke 99", "error NotFound \"etcdserver: requested lease not found\""),
-        ("member-remove 99", "error NotFound \"etcdserver: member not found\""),
         ("compact r9999", "error OutOfRange \"etcdserver: mvcc: required revision is a future revision\""),
         (too_many.as_str(), "error InvalidArgument \"etcdserver: too many operations in txn request\""),
     ];
@@ -43,10 +42,7 @@ fn refusals_have_their_status_and_the_member_lives() {
             lives(&mut side, request).await;
         }
         let message = side.answer("put a z*3000000").await;
-        assert!(
-            message.starts_with("error ResourceExhausted \"grpc: received message larger than max ("),
-            "{message}"
-        );
+        assert!(message.starts_with("error ResourceExhausted \"grpc: received message larger than max ("), "{message}");
         assert!(message.ends_with("vs. 2097152)\""), "{message}");
         lives(&mut side, "a message of 3 MB").await;
     });
@@ -83,18 +79,13 @@ fn a_thousand_nested_txns_are_survived() {
         let mut txn = pb::TxnRequest::default();
         for _ in 0..NESTED {
             txn = pb::TxnRequest {
-                success: vec![pb::RequestOp {
-                    request: Some(Request::RequestTxn(txn)),
-                }],
+                success: vec![pb::RequestOp { request: Some(Request::RequestTxn(txn)) }],
                 ..pb::TxnRequest::default()
             };
         }
         let answer = side.client.kv.clone().txn(txn).await;
         if let Err(status) = answer {
-            let is_refusal = matches!(
-                status.code(),
-                Code::InvalidArgument | Code::Internal | Code::ResourceExhausted
-            );
+            let is_refusal = matches!(status.code(), Code::InvalidArgument | Code::Internal | Code::ResourceExhausted);
             assert!(is_refusal, "{status:?}");
         }
         lives(&mut side, "nested txns").await;

@@ -132,7 +132,7 @@ impl Gate {
         if cost_bytes == 0 {
             return Ok(());
         }
-        if self.room.is_short() {
+        if !self.room.admits(cost_bytes) {
             return Err(Refusal::NoSpace);
         }
         match self.limits.quota_bytes {

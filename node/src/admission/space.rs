@@ -33,16 +33,44 @@ impl Sizes {
 #[derive(Clone, Default)]
 pub(crate) struct Room(Arc<RoomState>);
 
-#[derive(Default)]
 struct RoomState {
-    low: AtomicBool,
+    /// Free bytes above the reserve, when last looked at.
+    spare_bytes: AtomicU64,
+    /// What was admitted since.
+    admitted_bytes: AtomicU64,
     log_waits: AtomicBool,
 }
 
+impl Default for RoomState {
+    fn default() -> RoomState {
+        // Until the first look, everything is admitted.
+        RoomState {
+            spare_bytes: AtomicU64::new(u64::MAX),
+            admitted_bytes: AtomicU64::new(0),
+            log_waits: AtomicBool::new(false),
+        }
+    }
+}
+
+/// How often an admitted byte is written in the worst case: in the log, in the journal of the store, in a table.
+const WRITTEN_TIMES: u64 = 3;
+
 impl Room {
-    /// Little is left on the disk. Returns what was known before.
-    pub(crate) fn set_low(&self, low: bool) -> bool {
-        self.0.low.swap(low, Ordering::AcqRel)
+    /// How much is free above the reserve now. Returns whether that is nothing.
+    pub(crate) fn look(&self, free_bytes: u64, reserve_bytes: u64) -> bool {
+        let spare_bytes = free_bytes.saturating_sub(reserve_bytes);
+        self.0.admitted_bytes.store(0, Ordering::Release);
+        self.0.spare_bytes.store(spare_bytes, Ordering::Release);
+        spare_bytes == 0
+    }
+
+    /// Whether a request of this cost still fits; if it does, it counts until the next look.
+    pub(crate) fn admits(&self, cost_bytes: u64) -> bool {
+        if self.log_waits() {
+            return false;
+        }
+        let admitted = self.0.admitted_bytes.fetch_add(cost_bytes, Ordering::AcqRel) + cost_bytes;
+        admitted.saturating_mul(WRITTEN_TIMES) < self.0.spare_bytes.load(Ordering::Acquire)
     }
 
     /// A write of the log found the disk full and is tried again and again. Returns what was known before.
@@ -52,10 +80,6 @@ impl Room {
 
     pub(crate) fn log_waits(&self) -> bool {
         self.0.log_waits.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn is_short(&self) -> bool {
-        self.0.low.load(Ordering::Acquire) || self.log_waits()
     }
 }
 

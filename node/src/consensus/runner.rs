@@ -70,19 +70,19 @@ impl Running {
 /// Starts the raft thread and the log thread.
 pub(crate) fn start(parts: Parts) -> std::io::Result<Running> {
     let log = Arc::new(Mutex::new(parts.log));
-    let (appends, jobs) = crossbeam_channel::bounded(APPENDS_MAX);
+    let (jobs, for_log) = crossbeam_channel::bounded(APPENDS_MAX);
     let inbox = Arc::clone(&parts.inbox);
     let stopping = Arc::new(AtomicBool::new(false));
-    let writer = LogWriter { log: Arc::clone(&log), room: parts.room.clone() };
+    let writer = LogWriter { log: Arc::clone(&log), room: parts.room.clone(), stopping: Arc::clone(&stopping) };
     let wal = std::thread::Builder::new().name("wal".into()).spawn({
         let inbox = Arc::clone(&inbox);
-        move || run_log(&writer, &jobs, &inbox)
+        move || run_log(&writer, &for_log, &inbox)
     })?;
     let raft_thread = RaftThread {
         driver: parts.driver,
         inbox: Arc::clone(&inbox),
-        writer: LogWriter { log, room: parts.room },
-        appends,
+        writer: LogWriter { log, room: parts.room, stopping: Arc::clone(&stopping) },
+        jobs,
         outstanding: 0,
         apply: parts.apply,
         delivery: parts.delivery,
@@ -101,30 +101,45 @@ pub(crate) fn start(parts: Parts) -> std::io::Result<Running> {
 struct LogWriter {
     log: Arc<Mutex<Log>>,
     room: Room,
+    stopping: Arc<AtomicBool>,
+}
+
+/// What the log thread is given.
+enum Job {
+    Append(Append),
+    Release(Release),
 }
 
 impl LogWriter {
+    /// Writes when there is room, however long that takes. Gives up only when the node stops: what is not written then
+    /// was acknowledged to nobody.
+    fn write(&self, append: &Append) {
+        while !self.write_once(append) && !self.stopping.load(Ordering::Acquire) {
+            std::thread::sleep(DISK_FULL_RETRY);
+        }
+    }
+
+    /// Writes, or finds that there is no room and returns false.
     #[expect(clippy::disallowed_methods, reason = "the clock seam of consensus: how long a write took")]
     #[expect(clippy::cast_precision_loss, reason = "a write is far smaller than 2^53 bytes")]
-    fn write(&self, append: &Append) {
-        loop {
-            let begun = Instant::now();
-            match self.log.lock().append(&append.entries, append.hard_state.as_ref(), append.sync) {
-                Ok(appended) => {
-                    self.room.set_log_waits(false);
-                    let metrics = &metrics::get().disk;
-                    metrics.wal_fsync_seconds.record(begun.elapsed().as_secs_f64());
-                    metrics.wal_written_bytes.increment(appended.bytes as f64);
-                    return;
-                }
-                Err(error) if error.is_no_space() => {
-                    if !self.room.set_log_waits(true) {
-                        crate::error!("the disk is full: writes wait until there is room", error = error.to_string());
-                    }
-                    std::thread::sleep(DISK_FULL_RETRY);
-                }
-                Err(error) => fatal("the log can't be written; the member stops so that nothing is lost", &error),
+    fn write_once(&self, append: &Append) -> bool {
+        let begun = Instant::now();
+        let result = self.log.lock().append(&append.entries, append.hard_state.as_ref(), append.sync);
+        match result {
+            Ok(appended) => {
+                self.room.set_log_waits(false);
+                let metrics = &metrics::get().disk;
+                metrics.wal_fsync_seconds.record(begun.elapsed().as_secs_f64());
+                metrics.wal_written_bytes.increment(appended.bytes as f64);
+                true
             }
+            Err(error) if error.is_no_space() => {
+                if !self.room.set_log_waits(true) {
+                    crate::error!("the disk is full: writes wait until there is room", error = error.to_string());
+                }
+                false
+            }
+            Err(error) => fatal("the log can't be written; the member stops so that nothing is lost", &error),
         }
     }
 
@@ -147,10 +162,15 @@ fn fatal(what: &str, error: &dyn std::error::Error) -> ! {
     crate::fatal!(what, error = error.to_string())
 }
 
-fn run_log(writer: &LogWriter, jobs: &Receiver<Append>, inbox: &Inbox<Event>) {
-    while let Ok(append) = jobs.recv() {
-        writer.write(&append);
-        inbox.push(Event::Persisted { number: append.number });
+fn run_log(writer: &LogWriter, jobs: &Receiver<Job>, inbox: &Inbox<Event>) {
+    while let Ok(job) = jobs.recv() {
+        match job {
+            Job::Append(append) => {
+                writer.write(&append);
+                inbox.push(Event::Persisted { number: append.number });
+            }
+            Job::Release(release) => writer.release(&release),
+        }
     }
 }
 
@@ -158,7 +178,7 @@ struct RaftThread {
     driver: Driver,
     inbox: Arc<Inbox<Event>>,
     writer: LogWriter,
-    appends: Sender<Append>,
+    jobs: Sender<Job>,
     /// Appends given to the log thread and not reported back.
     outstanding: usize,
     apply: Arc<Inbox<apply::Task>>,
@@ -225,13 +245,14 @@ impl RaftThread {
         }
         let mut wrote = false;
         for append in effects.appends {
-            if self.outstanding == 0 && append.entries.len() <= INLINE_ENTRIES_MAX {
-                self.writer.write(&append);
-                self.driver.handle(&mut vec![Event::Persisted { number: append.number }], self.shared.applied());
+            let alone = self.outstanding == 0 && append.entries.len() <= INLINE_ENTRIES_MAX;
+            if alone && self.writer.write_once(&append) {
+                let persisted = Event::Persisted { number: append.number };
+                self.driver.handle(&mut vec![persisted], self.shared.applied());
                 wrote = true;
             } else {
                 self.outstanding += 1;
-                self.appends.send(append).expect("the log thread lives until this sender is dropped");
+                self.give(Job::Append(append));
             }
         }
         if !effects.committed.is_empty() {
@@ -241,9 +262,14 @@ impl RaftThread {
             self.apply.push(apply::Task::Read(effects.reads));
         }
         if let Some(release) = effects.release {
-            self.writer.release(&release);
+            self.give(Job::Release(release));
         }
         wrote
+    }
+
+    fn give(&self, job: Job) {
+        // Not `expect`: a job holds entries, and they need not be shown.
+        assert!(self.jobs.send(job).is_ok(), "the log thread lives until this sender is dropped");
     }
 
     fn announce(&self) {
@@ -260,7 +286,7 @@ impl RaftThread {
     /// A clean stop: everything given to the log is on disk, and so is the newest commit index.
     fn finish(mut self, wal: JoinHandle<()>) {
         self.carry_out();
-        drop(self.appends);
+        drop(self.jobs);
         wal.join().expect("the log thread ends the process rather than panic");
         if let Some(hard_state) = self.driver.unsaved_commit() {
             let number = 0;

@@ -17,11 +17,11 @@ use crate::policy::compaction::Schedule;
 
 /// How often the thread looks. A lease of the least TTL, two seconds, is late by a twentieth of it at most.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// Room on the disk below which writes are refused, so that what is admitted already can still be written: two log
-/// segments, as the log allocates one ahead.
-const DISK_RESERVE_BYTES: u64 = 128 << 20;
+/// Room on the disk below which writes are refused, so that what is admitted already can still be written: the next log
+/// segment, which is allocated ahead, and the store's rows in memory that are still to be flushed.
+const DISK_RESERVE_BYTES: u64 = 192 << 20;
 /// On a disk so small that the reserve would be most of it, this part of it.
-const DISK_RESERVE_DIVISOR: u64 = 16;
+const DISK_RESERVE_DIVISOR: u64 = 3;
 /// A commit of the store that takes longer is named in the log (fjall#257 once hung for good).
 const STUCK_COMMIT_MS: u64 = 10_000;
 
@@ -46,12 +46,14 @@ pub(crate) struct Parts {
 pub(crate) fn start(parts: Parts) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new()
         .name("clock".into())
-        .spawn(move || ClockThread { parts, commit: Commit::default() }.run())
+        .spawn(move || ClockThread { parts, commit: Commit::default(), disk_low: false }.run())
 }
 
 struct ClockThread {
     parts: Parts,
     commit: Commit,
+    /// Whether the log has said that the disk is nearly full.
+    disk_low: bool,
 }
 
 /// The store's commit under way, as last seen.
@@ -99,12 +101,12 @@ impl ClockThread {
         }
     }
 
-    fn watch_disk(&self) {
+    fn watch_disk(&mut self) {
         self.parts.sizes.set_allocated_bytes(self.parts.store.sizes().allocated_bytes);
         let Ok(disk) = rustix::fs::statvfs(&self.parts.data_dir) else { return };
         let (free, whole) = (disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize);
-        let low = free < DISK_RESERVE_BYTES.min(whole / DISK_RESERVE_DIVISOR);
-        if self.parts.room.set_low(low) != low {
+        let low = self.parts.room.look(free, DISK_RESERVE_BYTES.min(whole / DISK_RESERVE_DIVISOR));
+        if std::mem::replace(&mut self.disk_low, low) != low {
             if low {
                 crate::error!("the disk is nearly full: writes are refused until there is room", "free-bytes" = free);
             } else {

@@ -59,16 +59,12 @@ fn run(parts: &Parts) {
             },
             recv(parts.compactions) -> _ => compact(parts),
             recv(parts.durability) -> _ => {
-                if let Some(index) = persist_store(parts) {
-                    persisted_index = index;
-                    parts.consensus.store_is_durable(index);
-                }
+                persisted_index = persist_store(parts);
+                parts.consensus.store_is_durable(persisted_index);
             }
             recv(persist) -> _ => {
-                if parts.consensus.status().applied != persisted_index
-                    && let Some(index) = persist_store(parts)
-                {
-                    persisted_index = index;
+                if parts.consensus.status().applied != persisted_index {
+                    persisted_index = persist_store(parts);
                 }
             }
             recv(dump) -> _ => {
@@ -85,19 +81,17 @@ fn run(parts: &Parts) {
 }
 
 /// Makes the store durable; returns the log index that it then surely holds.
-fn persist_store(parts: &Parts) -> Option<u64> {
+fn persist_store(parts: &Parts) -> u64 {
     // Looked up first: what is applied while the store syncs may or may not be covered.
     let applied = parts.consensus.status().applied;
-    match parts.store.persist() {
-        Ok(()) => Some(applied),
-        Err(error) => {
-            crate::error!(
-                "the store can't be made durable; the log keeps what it would lose",
-                error = error.to_string()
-            );
-            None
-        }
+    if let Err(error) = parts.store.persist() {
+        // The engine takes no write any more after this. What was acknowledged is in the log; a restart replays it.
+        crate::fatal!(
+            "the store can't be made durable; the member stops so that nothing is lost",
+            error = error.to_string()
+        );
     }
+    applied
 }
 
 fn dump_index(parts: &Parts) {

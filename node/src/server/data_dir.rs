@@ -65,7 +65,12 @@ impl DataDir {
                 let row = store.sys_get(cluster::MEMBERS_ROW)?.context("the store names no members; restore it")?;
                 Members::from_row(&row).context("the store's member list can't be read; restore it")?
             }
-            None => found(config, logged, &mut writer)?,
+            None => {
+                let members = found(config, logged, &mut writer)?;
+                // Durable before anything else: a store that does not say whose it is fits beside any log.
+                store.persist()?;
+                members
+            }
         };
         Ok(DataDir { path, identity: logged, log, recovered, store, writer, applied, members, lock })
     }

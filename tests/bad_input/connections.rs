@@ -49,7 +49,7 @@ fn garbage_on_the_client_port_is_survived() {
         let mut side = Side::started(&Subject::kuorum(), &[]).await;
         let mut random = Random::new(SEED);
         for length in [1_usize, 3, 24, 100, 1_000, 65_536] {
-            let garbage: Vec<u8> = (0..length).map(|_| (random.next() & 0xff) as u8).collect();
+            let garbage: Vec<u8> = (0..length).map(|_| (random.number() & 0xff) as u8).collect();
             send(&side, &garbage);
         }
         // An HTTP/2 preface, then nonsense in place of frames; and frames that claim the longest length.

@@ -3,6 +3,8 @@
 //! `start` is what keeps a member from starting, `requests` what clients send it, `connections` what arrives on its port
 //! without being gRPC, `full_disk` a disk that takes no more.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod connections;
 mod full_disk;
 mod requests;

@@ -2,6 +2,8 @@
 //!
 //! `kill` is kill -9 under load, `damage` a torn or corrupt log, `restart` what must look the same before and after.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod damage;
 mod kill;
 mod restart;

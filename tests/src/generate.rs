@@ -49,8 +49,7 @@ fn option(random: &mut Random, times: u64, text: &str) -> String {
 }
 
 fn key(random: &mut Random) -> &'static str {
-    let key: &'static str = *random.pick::<&str>(&KEYS);
-    key
+    random.pick::<&str>(&KEYS)
 }
 
 /// One key, a range (now and then upside down), all from a key on, or everything.

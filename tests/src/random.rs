@@ -12,7 +12,7 @@ impl Random {
         Random(seed)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -22,7 +22,7 @@ impl Random {
 
     /// A number below `bound`, which is at least 1.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
+        self.number() % bound.max(1)
     }
 
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
@@ -47,7 +47,7 @@ pub fn seed(test: &str) -> u64 {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("{SEED_VARIABLE}={text} is not a number")),
         Err(_) => {
             let now = u64::try_from(crate::clock::nanoseconds_now() & u128::from(u64::MAX)).expect("masked to 64 bits");
-            Random::new(now).next() >> 20
+            Random::new(now).number() >> 20
         }
     };
     eprintln!("{test}: {SEED_VARIABLE}={seed}");

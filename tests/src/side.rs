@@ -126,6 +126,11 @@ impl Side {
         texts.join("\n")
     }
 
+    /// As `events`, but only what was read on the way to the last answer of that stream.
+    pub fn events_before_answer(&self, stream: &str) -> String {
+        self.streams.get(stream).map_or_else(String::new, WatchLog::text)
+    }
+
     pub fn clear_events(&mut self, stream: &str) {
         for (name, log) in &mut self.streams {
             if stream == "*" || stream == name {

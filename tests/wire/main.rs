@@ -3,6 +3,8 @@
 //! `edges` replays hand-picked scripts, `random` generated ones, `directed` holds what a script cannot say, `doctored` proves
 //! that a wrong answer is seen, and `tidy` holds the rules about the source.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod directed;
 mod doctored;
 mod edges;

@@ -208,7 +208,11 @@ impl Frame {
             }
             ENTRY => Record::Entry(entry(data)?),
             STATE => {
-                let [term, vote, commit] = numbers(data)?.0;
+                let ([term, vote, commit], payload) = numbers(data)?;
+                // The type is outside the CRC: an entry must not pass for a state.
+                if !payload.is_empty() {
+                    return None;
+                }
                 Record::State(HardState { term, vote, commit })
             }
             CRC => Record::Crc,

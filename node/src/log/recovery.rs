@@ -183,7 +183,12 @@ impl Reader {
                 }
                 self.metadata = Some(metadata);
             }
-            Record::State(state) => self.hard_state = state,
+            Record::State(state) => {
+                if state.term < self.hard_state.term {
+                    return Err(format!("term {} follows term {}", state.term, self.hard_state.term));
+                }
+                self.hard_state = state;
+            }
             Record::Snapshot(mark) => {
                 if mark.index >= self.snapshot.index {
                     self.snapshot = mark;

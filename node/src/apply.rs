@@ -27,7 +27,7 @@ use crate::lease::{LeaseId, LeaseRow, Leases};
 use crate::log::{EntryKind, LogEntry};
 use crate::metrics;
 use crate::mvcc::revision::Revision;
-use crate::mvcc::{WriteTxn, Writer};
+use crate::mvcc::{AppliedMark, Committed, WriteTxn, Writer};
 use crate::refusal::Refusal;
 use crate::storage::StorageError;
 
@@ -88,6 +88,11 @@ pub(crate) struct Applier {
 impl Applier {
     pub(crate) fn new(writer: Writer, leases: Leases, alarms: Alarms, members: Members) -> Applier {
         Applier { writer, leases, alarms, members, compacted: None }
+    }
+
+    /// Commits the batch under way and makes it visible.
+    pub(crate) fn commit(&mut self, applied: AppliedMark) -> Result<Committed, StorageError> {
+        self.writer.commit(applied)
     }
 
     /// Carries out one entry, as part of the batch under way.

@@ -11,6 +11,8 @@
 
 mod core;
 mod encode;
+#[cfg(test)]
+mod golden;
 mod intervals;
 mod outbox;
 mod recent;

@@ -113,7 +113,7 @@ impl ApplyThread {
             answers.push((waiter, answer));
         }
         let applied = begun.elapsed();
-        let committed = self.parts.applier.writer.commit(self.parts.applied).unwrap_or_else(|error| stop_for(&error));
+        let committed = self.parts.applier.commit(self.parts.applied).unwrap_or_else(|error| stop_for(&error));
         let took = begun.elapsed();
         metrics::get().disk.backend_commit_seconds.record((took - applied).as_secs_f64());
         if took > self.parts.slow {

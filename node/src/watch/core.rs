@@ -334,7 +334,8 @@ impl Core {
         let watched = watched.expect("an empty range was refused with the id");
         let start = if request.start_revision == 0 { self.revision.next() } else { Revision(request.start_revision) };
         let standing = if start > self.revision { Standing::Synced } else { Standing::Behind { next: start } };
-        let watcher = Watcher { stream: stream_id, id, watched, wants, start, standing };
+        let asked = Revision(request.start_revision);
+        let watcher = Watcher { stream: stream_id, id, watched, wants, start, asked, standing };
         match standing {
             Standing::Synced => self.synced.insert(number, &watcher.watched),
             Standing::Behind { .. } => {
@@ -520,7 +521,8 @@ pub(super) struct Counts {
 }
 
 fn in_step(watcher: &Watcher, revision: Revision) -> bool {
-    watcher.standing == Standing::Synced && (watcher.start <= revision || watcher.start == revision.next())
+    // One that waits for a revision to come is not told of progress towards it, as in etcd.
+    watcher.standing == Standing::Synced && watcher.asked <= revision
 }
 
 /// The id for a new watcher, or why there is none; in etcd's words where etcd refuses too.

@@ -92,5 +92,7 @@ pub(super) struct Watcher {
     pub(super) wants: Wants,
     /// The first revision it wants to see.
     pub(super) start: Revision,
+    /// The start that the client named; 0 for none.
+    pub(super) asked: Revision,
     pub(super) standing: Standing,
 }

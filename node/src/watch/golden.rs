@@ -1,0 +1,580 @@
+//! The runner of the golden scripts: a member's core without threads, sockets and clocks.
+//!
+//! It stands under `watch` since that is the last of the core modules and reaches all others. One script, one behaviour;
+//! the file's name is the claim. `UPDATE_GOLDENFILES=1 cargo test golden` writes the answers anew, to be read before they
+//! are committed.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::FutureExt as _;
+use goldenscript::{Argument, Command, Context, Runner};
+use kuorum_proto::etcdserverpb::{
+    AlarmRequest, AlarmType, CompactionRequest, Compare, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest,
+    PutRequest, RangeRequest, RequestOp, TxnRequest, WatchCreateRequest, WatchResponse, alarm_request, compare,
+    request_op, response_op,
+};
+use kuorum_proto::mvccpb::{KeyValue, event};
+use prost::Message as _;
+use tempfile::TempDir;
+
+use crate::alarm::{self, Alarms};
+use crate::apply::{Applier, Reply};
+use crate::cluster::{ClusterId, Facts, MemberId, Members};
+use crate::command;
+use crate::lease::{LeaseId, Leases};
+use crate::log::{EntryKind, LogEntry};
+use crate::mvcc::filter::Floor;
+use crate::mvcc::query::{RangeAnswer, RangeQuery, SortOrder, SortTarget};
+use crate::mvcc::{self, AppliedMark, MvccOptions, ReadError, Store};
+use crate::storage::Storage;
+use crate::watch::Options;
+use crate::watch::core::{Core, Event};
+use crate::watch::outbox::Outbox;
+
+type Outcome = Result<String, Box<dyn Error>>;
+
+const DUMP: &str = "index";
+
+struct World {
+    dir: TempDir,
+    /// `None` only while the store is being opened again.
+    core: Option<Parts>,
+    applied: AppliedMark,
+    now_ms: u64,
+    /// Requests are applied in one batch until it is closed.
+    batch_open: bool,
+    stream_bytes_max: usize,
+}
+
+struct Parts {
+    store: Store,
+    applier: Applier,
+    leases: Leases,
+    alarms: Alarms,
+    watch: Core,
+    streams: BTreeMap<String, (u64, Outbox)>,
+}
+
+impl World {
+    fn new() -> World {
+        let mut world = World {
+            dir: TempDir::new().unwrap(),
+            core: None,
+            applied: AppliedMark::default(),
+            now_ms: 0,
+            batch_open: false,
+            stream_bytes_max: 1 << 20,
+        };
+        world.open();
+        world
+    }
+
+    fn open(&mut self) {
+        self.core = None;
+        let floor = Floor::new();
+        let storage = Storage::open(&self.dir.path().join("store"), floor.filters()).unwrap();
+        let options = MvccOptions::new(self.dir.path().join(DUMP), 3);
+        let (store, writer, applied) = mvcc::open(storage, floor, options).unwrap();
+        self.applied = applied;
+        let leases = Leases::new(2);
+        for (name, value) in store.sys_scan(Leases::row_prefix()).unwrap() {
+            assert!(leases.recover_row(&name, &value));
+        }
+        store.leased_keys(&mut |lease, key| leases.reattach(&Bytes::copy_from_slice(key), 0, lease));
+        let alarms = Alarms::default();
+        if let Some(row) = store.sys_get(alarm::ROW).unwrap() {
+            assert!(alarms.recover(&row));
+        }
+        let facts = Arc::new(Facts::new(ClusterId(1), MemberId(2)));
+        let options = Options {
+            fragment_bytes: 200,
+            progress_interval_ms: 1_000,
+            feed_bytes_max: 1 << 20,
+            recent_bytes_max: 1 << 12,
+            stream_bytes_max: self.stream_bytes_max,
+        };
+        let watch = Core::new(store.clone(), facts, options);
+        let applier = Applier::new(writer, leases.clone(), alarms.clone(), Members::new(Vec::new()));
+        self.core = Some(Parts { store, applier, leases, alarms, watch, streams: BTreeMap::new() });
+    }
+
+    fn parts(&mut self) -> &mut Parts {
+        self.core.as_mut().expect("the store is open")
+    }
+
+    fn apply(&mut self, command: command::Command) -> Outcome {
+        self.apply_bytes(command.encode(0))
+    }
+
+    fn apply_bytes(&mut self, data: Bytes) -> Outcome {
+        self.applied = AppliedMark { index: self.applied.index + 1, term: 1 };
+        let entry = LogEntry { term: 1, index: self.applied.index, kind: EntryKind::Normal, data };
+        let answer = self.parts().applier.apply(entry).unwrap();
+        if !self.batch_open {
+            self.commit();
+        }
+        Ok(match answer {
+            Ok(reply) => show_reply(&reply),
+            Err(refusal) => format!("refused: {refusal:?}"),
+        })
+    }
+
+    fn commit(&mut self) {
+        let applied = self.applied;
+        let parts = self.parts();
+        let mvcc::Committed { revision, compacted, changes } = parts.applier.commit(applied).unwrap();
+        parts.watch.handle(Event::Published { revision, compacted, changes });
+    }
+
+    fn read(&mut self, query: &RangeQuery) -> Outcome {
+        Ok(match self.parts().store.range(query) {
+            Ok(answer) => show_range(&answer),
+            Err(error) => show_error(&error),
+        })
+    }
+
+    fn upkeep(&mut self, name: &str, args: &Args<'_>) -> Outcome {
+        match name {
+            "restart" | "restart-without-dump" => {
+                if name == "restart-without-dump" {
+                    // There may be none; then there is nothing to take away.
+                    std::fs::remove_file(self.dir.path().join(DUMP)).ok();
+                }
+                self.open();
+                Ok(format!("revision {}", self.parts().store.revision()))
+            }
+            "dump" => self.parts().store.dump_index().map(|()| "dumped".to_owned()).map_err(Into::into),
+            "compact-disk" => {
+                let to = self.parts().store.compacted();
+                let done = self.parts().store.compact_physically(to, &mut || {})?;
+                Ok(format!("removed {} rows, freed {} bytes", done.rows_removed, done.bytes_freed))
+            }
+            "rewrite" => self.parts().store.defragment().map(|()| "rewritten".to_owned()).map_err(Into::into),
+            "hash" => Ok(match self.parts().store.hash(args.number(0).unwrap_or(0)) {
+                Ok(hash) => format!("{} compacted={} at={}", hash.hash, hash.compact_revision, hash.hash_revision),
+                Err(error) => show_error(&error),
+            }),
+            "in-use" => Ok(format!("{} bytes", self.parts().store.sizes().in_use_bytes)),
+            "begin" => {
+                self.batch_open = true;
+                Ok(String::new())
+            }
+            "commit" => {
+                self.batch_open = false;
+                self.commit();
+                Ok(format!("revision {}", self.parts().store.revision()))
+            }
+            "garbage" => self.apply_bytes(Bytes::from_static(b"\xff\xff\xff")),
+            "applied" => Ok(self.applied.index.to_string()),
+            other => Err(format!("unknown command {other}").into()),
+        }
+    }
+
+    fn lease(&mut self, name: &str, args: &Args<'_>) -> Outcome {
+        let id = args.number(0).unwrap_or(0);
+        let now_ms = self.now_ms;
+        match name {
+            "grant" => {
+                let ttl = args.number(1).unwrap_or(0);
+                self.apply(command::Command::LeaseGrant(LeaseGrantRequest { id, ttl }))
+            }
+            "revoke" => self.apply(command::Command::LeaseRevoke(LeaseRevokeRequest { id })),
+            "keepalive" => Ok(match self.parts().leases.keep_alive(LeaseId(id), now_ms) {
+                Some(ttl) => format!("ttl {ttl}"),
+                None => "gone".to_owned(),
+            }),
+            "ttl" => Ok(match self.parts().leases.time_to_live(LeaseId(id), now_ms) {
+                Some(lease) => format!(
+                    "{} of {}, keys {}",
+                    lease.remaining_ttl_seconds,
+                    lease.granted_ttl_seconds,
+                    lease.keys.iter().map(|key| text(key)).collect::<Vec<_>>().join(" ")
+                ),
+                None => "unknown".to_owned(),
+            }),
+            // Moves the clock on and looks what has run out.
+            "clock" => {
+                self.now_ms = u64::try_from(id)?;
+                let now_ms = self.now_ms;
+                let expired = self.parts().leases.expire(now_ms);
+                Ok(format!("expired {:?}", expired.iter().map(|id| id.0).collect::<Vec<_>>()))
+            }
+            other => Err(format!("unknown command {other}").into()),
+        }
+    }
+
+    fn watch(&mut self, name: &str, args: &Args<'_>) -> Outcome {
+        let stream = args.word(0).unwrap_or("1").to_owned();
+        let parts = self.core.as_mut().expect("the store is open");
+        let next = parts.streams.len() as u64;
+        let (number, outbox) = parts.streams.entry(stream).or_insert_with(|| {
+            let outbox = Outbox::default();
+            parts.watch.handle(Event::Open { stream: next, outbox: outbox.clone() });
+            (next, outbox)
+        });
+        let stream = *number;
+        match name {
+            "watch" => {
+                let request = WatchCreateRequest {
+                    key: args.bytes(1),
+                    range_end: args.key("end").map_or_else(Bytes::new, bytes_of),
+                    start_revision: args.key("rev").map_or(Ok(0), str::parse)?,
+                    watch_id: args.key("id").map_or(Ok(0), str::parse)?,
+                    prev_kv: args.has("prev"),
+                    fragment: args.has("fragment"),
+                    progress_notify: args.has("notify"),
+                    filters: [("noput", 0), ("nodelete", 1)]
+                        .into_iter()
+                        .filter(|(word, _)| args.has(word))
+                        .map(|(_, filter)| filter)
+                        .collect(),
+                };
+                parts.watch.handle(Event::Create { stream, request });
+            }
+            "cancel" => parts.watch.handle(Event::Cancel { stream, id: args.number(1).unwrap_or(0) }),
+            "progress" => parts.watch.handle(Event::Progress { stream }),
+            "tick" => parts.watch.handle(Event::Tick { now_ms: u64::try_from(args.number(1).unwrap_or(0))? }),
+            "catch-up" => while parts.watch.catch_up() {},
+            "drained" => parts.watch.handle(Event::Drained { stream }),
+            "events" => return Ok(drain(outbox)),
+            other => return Err(format!("unknown command {other}").into()),
+        }
+        Ok(String::new())
+    }
+}
+
+impl Runner for World {
+    type Command = Command;
+
+    fn run(&mut self, command: &Command, _: &Context) -> Outcome {
+        let args = Args(&command.args);
+        match command.name.as_str() {
+            "put" => self.apply(command::Command::Put(args.put(0))),
+            "del" => self.apply(command::Command::DeleteRange(args.delete(0))),
+            "txn" => {
+                let txn = args.txn()?;
+                self.apply(command::Command::Txn(txn))
+            }
+            "compact" => {
+                let revision = args.number(0).unwrap_or(0);
+                self.apply(command::Command::Compact(CompactionRequest { revision, physical: false }))
+            }
+            "alarm" => {
+                let action = match args.word(0) {
+                    Some("raise") => alarm_request::AlarmAction::Activate,
+                    Some("clear") => alarm_request::AlarmAction::Deactivate,
+                    _ => alarm_request::AlarmAction::Get,
+                };
+                let alarm = if args.has("corrupt") { AlarmType::Corrupt } else { AlarmType::Nospace };
+                let request = AlarmRequest { action: action.into(), member_id: 2, alarm: alarm.into() };
+                self.apply(command::Command::Alarm(request))
+            }
+            "alarms" => Ok(format!("{:?}", self.parts().alarms.list(0).iter().map(|a| a.alarm).collect::<Vec<_>>())),
+            "range" => {
+                let query = args.query(0)?;
+                self.read(&query)
+            }
+            "grant" | "revoke" | "keepalive" | "ttl" | "clock" => self.lease(&command.name, &args),
+            "watch" | "cancel" | "progress" | "tick" | "catch-up" | "events" | "drained" => {
+                self.watch(&command.name, &args)
+            }
+            "stream-bytes" => {
+                self.stream_bytes_max = usize::try_from(args.number(0).unwrap_or(0))?;
+                self.open();
+                Ok(String::new())
+            }
+            name => self.upkeep(name, &args),
+        }
+    }
+}
+
+/// Arguments of a command: words in order, and `key=value` pairs.
+struct Args<'a>(&'a [Argument]);
+
+impl<'a> Args<'a> {
+    fn words(&self) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter_map(|arg| match arg {
+            Argument::Positional(word) => Some(word.as_str()),
+            _ => None,
+        })
+    }
+
+    fn word(&self, at: usize) -> Option<&'a str> {
+        self.words().nth(at)
+    }
+
+    fn has(&self, word: &str) -> bool {
+        self.words().any(|known| known == word)
+    }
+
+    fn key(&self, key: &str) -> Option<&'a str> {
+        self.0.iter().find_map(|arg| match arg {
+            Argument::KeyValue(known, value) if known == key => Some(value.as_str()),
+            _ => None,
+        })
+    }
+
+    fn number(&self, at: usize) -> Option<i64> {
+        self.word(at)?.parse().ok()
+    }
+
+    /// `-` stands for nothing, `\0` for a zero byte.
+    fn bytes(&self, at: usize) -> Bytes {
+        bytes_of(self.word(at).unwrap_or("-"))
+    }
+
+    fn put(&self, at: usize) -> PutRequest {
+        PutRequest {
+            key: self.bytes(at),
+            value: self.bytes(at + 1),
+            lease: self.key("lease").and_then(|lease| lease.parse().ok()).unwrap_or(0),
+            prev_kv: self.has("prev"),
+            ignore_value: self.has("ignore_value"),
+            ignore_lease: self.has("ignore_lease"),
+        }
+    }
+
+    fn delete(&self, at: usize) -> DeleteRangeRequest {
+        DeleteRangeRequest { key: self.bytes(at), range_end: self.bytes(at + 1), prev_kv: self.has("prev") }
+    }
+
+    fn query(&self, at: usize) -> Result<RangeQuery, Box<dyn Error>> {
+        let number = |key: &str| self.key(key).map_or(Ok(0), str::parse::<i64>);
+        Ok(RangeQuery {
+            key: self.bytes(at),
+            range_end: self.bytes(at + 1),
+            limit: number("limit")?,
+            revision: number("rev")?,
+            order: match self.key("order") {
+                Some("ascend") => SortOrder::Ascend,
+                Some("descend") => SortOrder::Descend,
+                _ => SortOrder::None,
+            },
+            target: match self.key("by") {
+                Some("version") => SortTarget::Version,
+                Some("create") => SortTarget::Create,
+                Some("mod") => SortTarget::Mod,
+                Some("value") => SortTarget::Value,
+                _ => SortTarget::Key,
+            },
+            keys_only: self.has("keys_only"),
+            count_only: self.has("count_only"),
+            min_mod_revision: number("min_mod")?,
+            max_mod_revision: number("max_mod")?,
+            min_create_revision: number("min_create")?,
+            max_create_revision: number("max_create")?,
+        })
+    }
+
+    /// `if=KEY:VERSION` compares, then words `put:K:V`, `del:K`, `get:K`, and the same with `else-` before them; a word
+    /// `txn(...)` nests operations without spaces, separated by commas.
+    fn txn(&self) -> Result<TxnRequest, Box<dyn Error>> {
+        let mut txn = TxnRequest::default();
+        for arg in self.0 {
+            match arg {
+                Argument::KeyValue(key, compare) if key == "if" => txn.compare.push(compare_of(compare)?),
+                Argument::Positional(word) => match word.strip_prefix("else-") {
+                    Some(operation) => txn.failure.push(operation_of(operation)?),
+                    None => txn.success.push(operation_of(word)?),
+                },
+                other => return Err(format!("unknown {other}").into()),
+            }
+        }
+        Ok(txn)
+    }
+}
+
+fn compare_of(text: &str) -> Result<Compare, Box<dyn Error>> {
+    let (key, version) = text.split_once(':').ok_or("if=KEY:VERSION")?;
+    Ok(Compare {
+        result: compare::CompareResult::Equal.into(),
+        target: compare::CompareTarget::Version.into(),
+        key: bytes_of(key),
+        target_union: Some(compare::TargetUnion::Version(version.parse()?)),
+        range_end: Bytes::new(),
+    })
+}
+
+fn operation_of(text: &str) -> Result<RequestOp, Box<dyn Error>> {
+    if let Some(inner) = text.strip_prefix("txn(").and_then(|rest| rest.strip_suffix(')')) {
+        let mut txn = TxnRequest::default();
+        for part in inner.split(',') {
+            match (part.strip_prefix("if-"), part.strip_prefix("else-")) {
+                (Some(compare), _) => txn.compare.push(compare_of(compare)?),
+                (None, Some(operation)) => txn.failure.push(operation_of(operation)?),
+                (None, None) => txn.success.push(operation_of(part)?),
+            }
+        }
+        return Ok(RequestOp { request: Some(request_op::Request::RequestTxn(txn)) });
+    }
+    let mut words = text.split(':');
+    let mut next = || bytes_of(words.next().unwrap_or("-"));
+    let name = next();
+    let (key, second) = (next(), next());
+    let request = match name.as_ref() {
+        b"put" => request_op::Request::RequestPut(PutRequest { key, value: second, ..PutRequest::default() }),
+        b"del" => request_op::Request::RequestDeleteRange(DeleteRangeRequest {
+            key,
+            range_end: second,
+            ..DeleteRangeRequest::default()
+        }),
+        b"get" => {
+            let revision = text.rsplit_once("@").map_or(Ok(0), |(_, revision)| revision.parse())?;
+            let key = bytes_of(text.trim_start_matches("get:").split('@').next().unwrap_or_default());
+            request_op::Request::RequestRange(RangeRequest { key, revision, ..RangeRequest::default() })
+        }
+        _ => return Err(format!("unknown operation {text}").into()),
+    };
+    Ok(RequestOp { request: Some(request) })
+}
+
+fn bytes_of(text: &str) -> Bytes {
+    match text {
+        "-" => Bytes::new(),
+        text => text.replace("\\0", "\0").into_bytes().into(),
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).replace('\0', "\\0")
+}
+
+fn show_kv(kv: &KeyValue) -> String {
+    let lease = if kv.lease == 0 { String::new() } else { format!(" lease={}", kv.lease) };
+    let (created, modified, version) = (kv.create_revision, kv.mod_revision, kv.version);
+    format!("{}={} created={created} mod={modified} version={version}{lease}", text(&kv.key), text(&kv.value))
+}
+
+fn show_range(answer: &RangeAnswer) -> String {
+    let mut out = format!("count {}{} at {}", answer.count, if answer.more { ", more" } else { "" }, answer.revision);
+    for kv in &answer.kvs {
+        write!(out, "\n{}", show_kv(kv)).unwrap();
+    }
+    out
+}
+
+fn show_error(error: &ReadError) -> String {
+    match error {
+        ReadError::Refused(refusal) => format!("refused: {refusal:?}"),
+        ReadError::Storage(error) => panic!("the store failed: {error}"),
+    }
+}
+
+fn show_reply(reply: &Reply) -> String {
+    let at = |header: &Option<kuorum_proto::etcdserverpb::ResponseHeader>| header.unwrap_or_default().revision;
+    match reply {
+        Reply::Empty => "applied".to_owned(),
+        Reply::Put(put) => {
+            let previous = put.prev_kv.as_ref().map(|kv| format!(", before: {}", show_kv(kv))).unwrap_or_default();
+            format!("revision {}{previous}", at(&put.header))
+        }
+        Reply::DeleteRange(delete) => {
+            let before: String = delete.prev_kvs.iter().map(|kv| format!("\nbefore: {}", show_kv(kv))).collect();
+            format!("revision {}, deleted {}{before}", at(&delete.header), delete.deleted)
+        }
+        Reply::Txn(txn) => {
+            let mut out = format!("revision {}, {}", at(&txn.header), if txn.succeeded { "then" } else { "else" });
+            show_operations(txn, 1, &mut out);
+            out
+        }
+        Reply::Compact(compaction) => format!("revision {}", at(&compaction.header)),
+        Reply::LeaseGrant(grant) => format!("lease {} ttl {}", grant.id, grant.ttl),
+        Reply::LeaseRevoke(revoke) => format!("revision {}", at(&revoke.header)),
+        Reply::Alarm(alarm) => format!("alarms {:?}", alarm.alarms.iter().map(|a| a.alarm).collect::<Vec<_>>()),
+    }
+}
+
+fn show_operations(txn: &kuorum_proto::etcdserverpb::TxnResponse, depth: usize, out: &mut String) {
+    for response in &txn.responses {
+        let line = match response.response.as_ref().unwrap() {
+            response_op::Response::ResponsePut(_) => "put".to_owned(),
+            response_op::Response::ResponseDeleteRange(delete) => format!("deleted {}", delete.deleted),
+            response_op::Response::ResponseRange(range) => {
+                let kvs: Vec<String> = range.kvs.iter().map(show_kv).collect();
+                format!("read [{}]", kvs.join("; "))
+            }
+            response_op::Response::ResponseTxn(nested) => {
+                write!(out, "\n{}{}", "  ".repeat(depth), if nested.succeeded { "then" } else { "else" }).unwrap();
+                show_operations(nested, depth + 1, out);
+                continue;
+            }
+        };
+        write!(out, "\n{}{line}", "  ".repeat(depth)).unwrap();
+    }
+}
+
+/// Everything that waits in an outbox, a response a line.
+fn drain(outbox: &Outbox) -> String {
+    let mut lines = Vec::new();
+    while let Some(Some((response, _))) = outbox.next().now_or_never() {
+        lines.push(show_response(&WatchResponse::decode(response).unwrap()));
+    }
+    if lines.is_empty() { "nothing".to_owned() } else { lines.join("\n") }
+}
+
+fn show_response(response: &WatchResponse) -> String {
+    let mut out = format!("watch {} at {}", response.watch_id, response.header.unwrap().revision);
+    for (flag, word) in
+        [(response.created, " created"), (response.canceled, " canceled"), (response.fragment, " fragment")]
+    {
+        if flag {
+            out.push_str(word);
+        }
+    }
+    if response.compact_revision != 0 {
+        write!(out, " compacted={}", response.compact_revision).unwrap();
+    }
+    if !response.cancel_reason.is_empty() {
+        write!(out, " ({})", response.cancel_reason).unwrap();
+    }
+    for event in &response.events {
+        let kv = event.kv.as_ref().unwrap();
+        let shown = match event.r#type() {
+            event::EventType::Put => format!("put {}={}@{}", text(&kv.key), short(&kv.value), kv.mod_revision),
+            event::EventType::Delete => format!("delete {}@{}", text(&kv.key), kv.mod_revision),
+        };
+        let previous = event.prev_kv.as_ref().map(|kv| format!(" before {}", short(&kv.value))).unwrap_or_default();
+        write!(out, "\n  {shown}{previous}").unwrap();
+    }
+    out
+}
+
+fn short(value: &[u8]) -> String {
+    if value.len() > 20 { format!("<{} bytes>", value.len()) } else { text(value) }
+}
+
+fn scripts(folder: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testscripts").join(folder);
+    let mut names: Vec<_> = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()).collect();
+    names.sort();
+    assert!(!names.is_empty(), "{} has no scripts", path.display());
+    for name in names {
+        println!("{}", name.display());
+        goldenscript::run(&mut World::new(), &name).unwrap();
+    }
+}
+
+#[test]
+fn golden_mvcc() {
+    scripts("mvcc");
+}
+
+#[test]
+fn golden_apply() {
+    scripts("apply");
+}
+
+#[test]
+fn golden_lease() {
+    scripts("lease");
+}
+
+#[test]
+fn golden_watch() {
+    scripts("watch");
+}

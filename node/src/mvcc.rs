@@ -30,6 +30,9 @@ pub(crate) mod value_cache;
 pub(crate) mod write_txn;
 pub(crate) mod writer;
 
+#[cfg(test)]
+mod model;
+
 use std::fmt;
 use std::path::PathBuf;
 

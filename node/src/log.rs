@@ -1,38 +1,65 @@
-//! The durable Raft log: segments in etcd's WAL format under `member/wal`.
+//! The durable Raft log, in etcd's WAL record framing.
 //!
-//! Owned by the log thread (and, while that is idle, the raft thread). An append is one write and at most one fdatasync;
-//! what it returned for is durable. A new segment is begun when the last one is full; segments that hold nothing any more
-//! needed are unlinked from the head. Nothing here knows of consensus: entries are numbered payloads.
+//! Owns `<data-dir>/member/wal` and what is in it: segments of preallocated space, each beginning with a crc, a metadata and a hard state record, then
+//! whatever was appended.
 //!
-//! At open, a damaged record with no valid record after it is a torn tail, the rest of a write that was never
-//! acknowledged: it is cut. A damaged record with a valid one after it is corruption, and the log refuses to open; see
-//! [`recovery`]. etcd's tools read this log, and this module reads etcd's.
+//! ```text
+//! 0000000000000000-0000000000000000.wal   crc(0) metadata mark(0) | crc entry entry state | crc entry ...
+//! 0000000000000001-00000000000004d2.wal   crc    metadata state   | crc entry ... 0 0 0 0 (preallocated)
+//! ```
+//!
+//! Invariants: one crc chain runs through all records of all segments; behind the last record there are only zeros; a segment gets its name after its
+//! head is synced; an append that follows a sync begins with a crc record, so that recovery can tell what was durable (see `tail`).
+//!
+//! Called by the thread that persists for consensus, one call at a time; [`Reader`]s may be used from anywhere. It knows nothing of Raft beyond the shape
+//! of entries, hard states and marks, and it refuses rather than guesses: recovery cuts only what cannot have been acknowledged.
 
 mod disk;
-#[cfg(test)]
+mod error;
 mod mem_disk;
+mod reader;
 mod record;
-pub(crate) mod recovery;
+mod recovery;
 mod segment;
+mod tail;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
-use std::io;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::RwLock;
 
-pub use disk::{Disk, FileDisk};
-pub use recovery::{Recovered, Warning};
-
+pub use disk::{Disk, DiskFile, FileDisk};
+pub use error::LogError;
+pub use mem_disk::MemDisk;
+pub use reader::{Position, Reader};
 use record::Encoder;
+pub use recovery::{Recovered, TornTail};
 use segment::SegmentName;
 
-/// Size at which a segment is full (etcd: wal.SegmentSizeBytes).
-pub const SEGMENT_BYTES: u64 = 64 << 20;
+/// From the design: as good as etcd's 64 MB.
+const SEGMENT_BYTES: u64 = 64 << 20;
+/// The name a segment has until its head is synced. One left by a crash is overwritten.
+const TMP_NAME: &str = "0.tmp";
+/// Capacity the buffer keeps between appends; a rare larger append gives its memory back.
+const BUFFER_BYTES_KEPT: usize = 4 << 20;
 
-/// An entry of the Raft log.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EntryKind {
+    Normal = 0,
+    ConfChange = 1,
+    ConfChangeV2 = 2,
+}
+
+impl EntryKind {
+    fn from_number(number: u64) -> Option<Self> {
+        [Self::Normal, Self::ConfChange, Self::ConfChangeV2].into_iter().find(|kind| *kind as u64 == number)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
     pub term: u64,
     pub index: u64,
@@ -40,25 +67,15 @@ pub struct LogEntry {
     pub data: Bytes,
 }
 
-/// What an entry's data is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum EntryKind {
-    Normal,
-    ConfChange,
-    ConfChangeV2,
-}
-
-/// What Raft must not forget besides the entries.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HardState {
     pub term: u64,
-    /// The member voted for in this term; 0 for none.
     pub vote: u64,
     pub commit: u64,
 }
 
-/// The state machine is durable up to here; entries up to it are not needed at a start.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+/// The state machine holds everything up to `index` durably, with these members.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotMark {
     pub index: u64,
     pub term: u64,
@@ -66,258 +83,355 @@ pub struct SnapshotMark {
     pub learners: Vec<u64>,
 }
 
-/// Whose log it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metadata {
     pub node_id: u64,
     pub cluster_id: u64,
 }
 
-/// Why the log can't be used.
-#[derive(Debug)]
-pub enum LogError {
-    Io {
-        operation: &'static str,
-        file: String,
-        source: io::Error,
-    },
-    /// The sentence says what, where and what to do.
-    Corrupt {
-        file: String,
-        offset: u64,
-        what: String,
-    },
+#[derive(Clone, Copy, Debug)]
+pub struct LogOptions {
+    /// A segment that has reached this size is followed by a new one.
+    pub segment_bytes: u64,
+    /// etcd's `--unsafe-no-fsync`: acknowledged writes do not survive a power cut.
+    pub unsafe_no_fsync: bool,
 }
 
-impl LogError {
-    /// Nothing is lost: the write may be tried again once there is room.
-    pub fn is_no_space(&self) -> bool {
-        match self {
-            // A failed sync says nothing of what is on the disk, whatever its reason.
-            LogError::Io { operation, source, .. } => {
-                *operation != "sync" && source.kind() == io::ErrorKind::StorageFull
-            }
-            LogError::Corrupt { .. } => false,
-        }
+impl Default for LogOptions {
+    fn default() -> Self {
+        Self { segment_bytes: SEGMENT_BYTES, unsafe_no_fsync: false }
     }
 }
 
-impl fmt::Display for LogError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LogError::Io { operation, file, source } => write!(f, "{operation} {file}: {source}"),
-            LogError::Corrupt { file, offset, what } => write!(
-                f,
-                "segment {file} is corrupt at offset {offset}: {what}. Restore the file or the data directory; starting \
-                 without it would lose acknowledged writes"
-            ),
-        }
-    }
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AppendStats {
+    pub bytes: u64,
+    /// One for each entry of the call.
+    pub positions: Vec<Position>,
+    /// 0 when the call did not sync.
+    pub sync_seconds: f64,
 }
 
-impl std::error::Error for LogError {}
-
-fn failed<'a>(operation: &'static str, file: &'a str) -> impl FnOnce(io::Error) -> LogError + 'a {
-    move |source| LogError::Io { operation, file: file.to_owned(), source }
+/// What is known of the bytes at and behind the end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TailState {
+    Synced,
+    Unsynced,
+    /// A write failed in the middle and could not be taken back yet.
+    Dirty,
+    /// A sync failed.
+    Unknown,
 }
 
-/// What an append did.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Appended {
-    pub bytes: usize,
-}
-
-/// The open log.
 pub struct Log {
-    disk: Box<dyn Disk>,
-    encoder: Encoder,
+    disk: Arc<dyn Disk>,
+    options: LogOptions,
     metadata: Metadata,
+    names: BTreeMap<u64, SegmentName>,
+    reader: Reader,
+    file: Arc<dyn DiskFile>,
+    /// Where the next record goes in the last segment, and the crc it continues.
+    end: u64,
+    chain: u32,
+    tail: TailState,
     hard_state: HardState,
-    segments: Vec<SegmentName>,
-    /// Where the next record goes in the last segment.
-    offset: u64,
-    /// End of bytes that a failed write may have left behind the offset.
-    dirty_end: u64,
     last_index: u64,
-    segment_bytes: u64,
-    buffer: Vec<u8>,
+    mark_index: u64,
+    /// The segment that holds the newest mark; recovery needs it.
+    mark_sequence: u64,
+    encoder: Encoder,
 }
 
 impl Log {
-    /// Whether there is a log.
-    pub fn exists(disk: &mut dyn Disk) -> io::Result<bool> {
-        Ok(disk.list()?.iter().any(|name| SegmentName::parse(name).is_some()))
+    /// True when the directory holds a log, whatever its state.
+    pub fn exists(disk: &dyn Disk) -> Result<bool, LogError> {
+        let names = disk.list().map_err(|source| LogError::io("list", ".", 0, source))?;
+        Ok(names.iter().any(|name| SegmentName::parse(name).is_some()))
     }
 
-    /// Makes a log that holds nothing but whose it is.
-    pub fn create(disk: impl Disk + 'static, metadata: Metadata) -> Result<Log, LogError> {
-        Log::create_with(disk, metadata, SEGMENT_BYTES)
-    }
-
-    fn create_with(disk: impl Disk + 'static, metadata: Metadata, segment_bytes: u64) -> Result<Log, LogError> {
-        let mut log = Log {
-            disk: Box::new(disk),
-            encoder: Encoder::new(0),
-            metadata,
+    /// Makes a new log, durable when this returns. Refuses where there is one.
+    pub fn create(disk: Arc<dyn Disk>, metadata: Metadata, options: LogOptions) -> Result<Self, LogError> {
+        let names = disk.list().map_err(|source| LogError::io("list", ".", 0, source))?;
+        if let Some(name) = names.iter().find(|name| SegmentName::parse(name).is_some()) {
+            return Err(LogError::Exists { file: name.clone() });
+        }
+        let mut encoder = Encoder::default();
+        encoder.start(0);
+        encoder.crc();
+        encoder.metadata(&metadata);
+        encoder.snapshot(&SnapshotMark::default());
+        let name = SegmentName { sequence: 0, first_index: 0 };
+        let file = make_segment(&*disk, &options, &name, &encoder.buffer)?;
+        let log = Self {
+            end: encoder.buffer.len() as u64,
+            chain: encoder.chain,
+            reader: Reader { segments: Arc::new(RwLock::new(BTreeMap::from([(0, Arc::clone(&file))]))) },
+            names: BTreeMap::from([(0, name)]),
+            tail: TailState::Synced,
             hard_state: HardState::default(),
-            segments: Vec::new(),
-            offset: 0,
-            dirty_end: 0,
             last_index: 0,
-            segment_bytes,
-            buffer: Vec::new(),
+            mark_index: 0,
+            mark_sequence: 0,
+            disk,
+            options,
+            metadata,
+            file,
+            encoder,
         };
-        log.begin_segment(SegmentName { sequence: 0, first_index: 0 }, |out, encoder| {
-            encoder.push_snapshot(out, &SnapshotMark::default());
-        })?;
         Ok(log)
     }
 
-    /// Opens a log and reads what it holds. A torn tail is cut, which [`Recovered::warnings`] tells.
-    pub fn open(disk: impl Disk + 'static) -> Result<(Log, Recovered), LogError> {
-        Log::open_with(disk, SEGMENT_BYTES)
-    }
-
-    fn open_with(disk: impl Disk + 'static, segment_bytes: u64) -> Result<(Log, Recovered), LogError> {
-        let mut disk: Box<dyn Disk> = Box::new(disk);
-        let (recovered, end) = recovery::recover(disk.as_mut())?;
-        let last_index = recovered.entries.last().map_or(recovered.before.index, |entry| entry.index);
-        let log = Log {
+    /// Reads the log back, cuts a torn tail, and is ready to append. Refuses a damaged log and changes nothing then.
+    pub fn open(disk: Arc<dyn Disk>, options: LogOptions) -> Result<(Self, Recovered), LogError> {
+        let resume = recovery::recover(&*disk)?;
+        let (_, (_, file)) = resume.segments.last_key_value().ok_or(LogError::Missing)?;
+        let file = Arc::clone(file);
+        reserve(&*file, &options, resume.end)?;
+        let mut names = BTreeMap::new();
+        let mut files = BTreeMap::new();
+        for (sequence, (name, file)) in resume.segments {
+            names.insert(sequence, name);
+            files.insert(sequence, file);
+        }
+        let log = Self {
             disk,
-            encoder: Encoder::new(end.crc),
-            metadata: recovered.metadata,
-            hard_state: recovered.hard_state,
-            segments: end.segments,
-            offset: end.offset,
-            dirty_end: end.offset,
-            last_index,
-            segment_bytes,
-            buffer: Vec::new(),
+            options,
+            metadata: resume.recovered.metadata,
+            names,
+            reader: Reader { segments: Arc::new(RwLock::new(files)) },
+            file,
+            end: resume.end,
+            chain: resume.chain,
+            tail: TailState::Synced,
+            hard_state: resume.recovered.hard_state,
+            last_index: resume.last_index,
+            mark_index: resume.recovered.snapshot.index,
+            mark_sequence: resume.mark_sequence,
+            encoder: Encoder::default(),
         };
-        Ok((log, recovered))
+        Ok((log, resume.recovered))
     }
 
-    /// Adds entries and a hard state, in one write. With `sync` they are durable when this returns.
+    /// Appends entries, then the hard state, in one write, and syncs when told to.
     ///
-    /// # Errors
-    /// When [`LogError::is_no_space`], the log is as before and the call may be repeated. After any other error what the
-    /// disk holds is not known, and the caller must stop.
+    /// Entries replace what the log holds from the first one's index on. After a failed write (`is_no_space`) the log is as before the call and the call
+    /// may be repeated. After a failed sync nobody knows what is on disk: every later call answers `Stopped`.
     pub fn append(
         &mut self,
         entries: &[LogEntry],
         hard_state: Option<&HardState>,
         sync: bool,
-    ) -> Result<Appended, LogError> {
-        // Begun before the write rather than after it, so that a segment that can't be begun fails no write that was made.
-        if self.offset >= self.segment_bytes {
-            self.cut()?;
+    ) -> Result<AppendStats, LogError> {
+        self.make_ready()?;
+        self.start_batch();
+        let sequence = self.sequence();
+        let mut positions = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let (start, chain) = (self.encoder.buffer.len(), self.encoder.chain);
+            self.encoder.entry(entry);
+            positions.push(Position::of(sequence, self.end + start as u64, chain, self.encoder.buffer.len() - start));
         }
-        self.write(sync, |out, encoder| {
-            for entry in entries {
-                encoder.push_entry(out, entry);
-            }
-            if let Some(state) = hard_state {
-                encoder.push_state(out, state);
-            }
-        })?;
-        if let Some(last) = entries.last() {
-            self.last_index = last.index;
+        if let Some(state) = hard_state {
+            self.encoder.state(state);
         }
+        let bytes = self.write_batch()?;
         if let Some(state) = hard_state {
             self.hard_state = *state;
         }
-        Ok(Appended { bytes: self.buffer.len() })
+        self.last_index = entries.last().map_or(self.last_index, |entry| entry.index);
+        let sync_seconds = if sync { self.sync()? } else { 0.0 };
+        Ok(AppendStats { bytes, positions, sync_seconds })
     }
 
-    /// Notes durably that entries up to the mark are not needed at a start.
-    pub fn mark_snapshot(&mut self, mark: &SnapshotMark) -> Result<(), LogError> {
-        self.write(true, |out, encoder| encoder.push_snapshot(out, mark))
-    }
-
-    /// Unlinks the segments at the head that hold no entry past `index`. The last segment always stays.
-    pub fn release_to(&mut self, index: u64) -> Result<(), LogError> {
-        let mut removed = false;
-        while let [first, second, ..] = self.segments[..] {
-            if second.first_index > index + 1 {
-                break;
+    /// Makes all that was appended durable.
+    pub fn sync(&mut self) -> Result<f64, LogError> {
+        if self.options.unsafe_no_fsync || self.tail == TailState::Synced {
+            return Ok(0.0);
+        }
+        match self.file.sync() {
+            Ok(took) => {
+                self.tail = TailState::Synced;
+                Ok(took.as_secs_f64())
             }
-            let name = first.to_string();
-            self.disk.remove(&name).map_err(failed("remove", &name))?;
-            self.segments.remove(0);
-            removed = true;
+            Err(source) => {
+                self.tail = TailState::Unknown;
+                Err(LogError::io("sync", &self.name(), self.end, source))
+            }
         }
-        if removed {
-            self.disk.sync_dir().map_err(failed("sync", "the log's directory"))?;
-        }
-        Ok(())
     }
 
-    /// Writes records at the end of the last segment.
-    fn write(&mut self, sync: bool, push: impl FnOnce(&mut Vec<u8>, &mut Encoder)) -> Result<(), LogError> {
-        let crc = self.encoder.crc();
-        self.buffer.clear();
-        push(&mut self.buffer, &mut self.encoder);
-        let length = self.buffer.len();
-        // Whatever a failed write left behind the new end would look like a damaged record.
-        let stale = usize::try_from(self.dirty_end.saturating_sub(self.offset + length as u64)).unwrap_or(usize::MAX);
-        self.buffer.resize(length + stale, 0);
-        let name = self.tail().to_string();
-        if let Err(error) = self.disk.write_at(&name, self.offset, &self.buffer) {
-            self.encoder = Encoder::new(crc);
-            self.dirty_end = self.dirty_end.max(self.offset + self.buffer.len() as u64);
-            return Err(failed("write", &name)(error));
+    /// Records that the state machine holds everything up to the mark. Call it when that is durable, never before.
+    ///
+    /// The mark comes with a hard state that confirms it: recovery believes only marks at or below the commit index, and the commit index on disk may lag.
+    pub fn mark_snapshot(&mut self, mark: &SnapshotMark) -> Result<(), LogError> {
+        assert!(mark.index >= self.mark_index, "snapshot mark {} after {}", mark.index, self.mark_index);
+        self.make_ready()?;
+        self.start_batch();
+        self.encoder.snapshot(mark);
+        let mut state = self.hard_state;
+        if state.commit < mark.index {
+            state.commit = mark.index;
+            if state.term < mark.term {
+                (state.term, state.vote) = (mark.term, 0);
+            }
+            self.encoder.state(&state);
         }
-        if sync {
-            self.disk.sync(&name).map_err(failed("sync", &name))?;
-        }
-        self.buffer.truncate(length);
-        self.offset += length as u64;
-        self.dirty_end = self.offset;
-        Ok(())
+        self.write_batch()?;
+        self.hard_state = state;
+        self.mark_index = mark.index;
+        self.mark_sequence = self.sequence();
+        self.last_index = self.last_index.max(mark.index);
+        self.sync().map(|_| ())
     }
 
-    /// Begins the next segment.
-    fn cut(&mut self) -> Result<(), LogError> {
-        // What was written without a sync must not be lost behind a segment that was.
-        let tail = self.tail().to_string();
-        self.disk.sync(&tail).map_err(failed("sync", &tail))?;
-        let next = SegmentName { sequence: self.tail().sequence + 1, first_index: self.last_index + 1 };
-        let state = self.hard_state;
-        self.begin_segment(next, |out, encoder| encoder.push_state(out, &state))
+    /// Unlinks the segments at the head whose entries are all at or below `index`, and says how many. Keeps the last segment and the newest mark's.
+    pub fn release_to(&mut self, index: u64) -> Result<usize, LogError> {
+        assert!(index <= self.mark_index, "log released to {index} beyond the snapshot mark {}", self.mark_index);
+        let keeps_needed = |(sequence, name): (&u64, &SegmentName)| {
+            (*sequence <= self.mark_sequence && name.first_index <= index.saturating_add(1)).then_some(*sequence)
+        };
+        let first_kept = self.names.iter().filter_map(keeps_needed).next_back().unwrap_or(0);
+        let released: Vec<SegmentName> = self.names.range(..first_kept).map(|(_, name)| name.clone()).collect();
+        for segment in &released {
+            // Oldest first and each made durable, so that a crash in between leaves no hole in the sequence.
+            let name = segment.to_string();
+            self.disk.remove(&name).map_err(|source| LogError::io("remove", &name, 0, source))?;
+            self.names.remove(&segment.sequence);
+            self.reader.segments.write().remove(&segment.sequence);
+            self.sync_directory(&name)?;
+        }
+        Ok(released.len())
     }
 
-    /// Makes a segment with its head, under a name of its own first, so that a segment is there whole or not at all.
-    fn begin_segment(
-        &mut self,
-        name: SegmentName,
-        push: impl FnOnce(&mut Vec<u8>, &mut Encoder),
-    ) -> Result<(), LogError> {
-        let crc = self.encoder.crc();
-        let mut head = Vec::new();
-        self.encoder.push_crc(&mut head);
-        self.encoder.push_metadata(&mut head, &self.metadata);
-        push(&mut head, &mut self.encoder);
-        let name_text = name.to_string();
-        let temporary = format!("{name_text}.tmp");
-        let length = self.segment_bytes.max(head.len() as u64);
-        let made = (|| {
-            self.disk.create(&temporary, length).map_err(failed("create", &temporary))?;
-            self.disk.write_at(&temporary, 0, &head).map_err(failed("write", &temporary))?;
-            self.disk.sync(&temporary).map_err(failed("sync", &temporary))?;
-            self.disk.rename(&temporary, &name_text).map_err(failed("rename", &temporary))?;
-            self.disk.sync_dir().map_err(failed("sync", "the log's directory"))
-        })();
-        if let Err(error) = made {
-            self.encoder = Encoder::new(crc);
+    pub fn reader(&self) -> Reader {
+        self.reader.clone()
+    }
+
+    pub fn last_index(&self) -> u64 {
+        self.last_index
+    }
+
+    /// Takes back a failed write, and cuts when the segment is full. Nothing is written before both have worked.
+    fn make_ready(&mut self) -> Result<(), LogError> {
+        match self.tail {
+            TailState::Unknown => return Err(LogError::Stopped),
+            TailState::Dirty => self.take_back()?,
+            TailState::Synced | TailState::Unsynced => {}
+        }
+        if self.end >= self.options.segment_bytes { self.cut() } else { Ok(()) }
+    }
+
+    fn start_batch(&mut self) {
+        if self.encoder.buffer.capacity() > BUFFER_BYTES_KEPT {
+            self.encoder.buffer = Vec::new();
+        }
+        self.encoder.start(self.chain);
+        if self.tail == TailState::Synced && !self.options.unsafe_no_fsync {
+            // The sync marker: all before it is durable. See `tail`.
+            self.encoder.crc();
+        }
+    }
+
+    fn write_batch(&mut self) -> Result<u64, LogError> {
+        if let Err(source) = self.file.write_at(&self.encoder.buffer, self.end) {
+            let error = LogError::io("write", &self.name(), self.end, source);
+            self.tail = TailState::Dirty;
+            if self.take_back().is_err() {
+                // The write's own failure is the one to report; the next call tries again to take it back and fails until it can.
+            }
             return Err(error);
         }
-        self.segments.push(name);
-        self.offset = head.len() as u64;
-        self.dirty_end = self.offset;
+        let bytes = self.encoder.buffer.len() as u64;
+        self.end += bytes;
+        self.chain = self.encoder.chain;
+        self.tail = TailState::Unsynced;
+        Ok(bytes)
+    }
+
+    /// Cuts off what a failed write may have left. The space reserved behind it goes too; later writes extend the file.
+    fn take_back(&mut self) -> Result<(), LogError> {
+        self.file.truncate(self.end).map_err(|source| LogError::io("truncate", &self.name(), self.end, source))?;
+        // Whether the bytes before were synced is no longer known here; without a marker recovery is only more lenient.
+        self.tail = TailState::Unsynced;
         Ok(())
     }
 
-    fn tail(&self) -> SegmentName {
-        *self.segments.last().expect("a log has a segment from its making on")
+    /// Ends the segment and starts the next. etcd's order: the old one durable and without spare space, then the new one's head, then its name.
+    fn cut(&mut self) -> Result<(), LogError> {
+        let name = self.name();
+        self.file.truncate(self.end).map_err(|source| LogError::io("truncate", &name, self.end, source))?;
+        self.tail = TailState::Unsynced;
+        self.sync()?;
+        self.encoder.start(self.chain);
+        self.encoder.crc();
+        self.encoder.metadata(&self.metadata);
+        if self.hard_state != HardState::default() {
+            self.encoder.state(&self.hard_state);
+        }
+        let next = SegmentName { sequence: self.sequence() + 1, first_index: self.last_index + 1 };
+        let file = make_segment(&*self.disk, &self.options, &next, &self.encoder.buffer)?;
+        self.reader.segments.write().insert(next.sequence, Arc::clone(&file));
+        self.names.insert(next.sequence, next);
+        self.file = file;
+        self.end = self.encoder.buffer.len() as u64;
+        self.chain = self.encoder.chain;
+        self.tail = TailState::Synced;
+        Ok(())
+    }
+
+    fn sequence(&self) -> u64 {
+        *self.names.last_key_value().expect("a log has a segment").0
+    }
+
+    fn name(&self) -> String {
+        self.names.last_key_value().expect("a log has a segment").1.to_string()
+    }
+
+    fn sync_directory(&self, name: &str) -> Result<(), LogError> {
+        if self.options.unsafe_no_fsync {
+            return Ok(());
+        }
+        self.disk.sync_dir().map_err(|source| LogError::io("sync directory", name, 0, source))
+    }
+}
+
+/// Writes a segment's head under a temporary name and gives it its own name when it is durable.
+fn make_segment(
+    disk: &dyn Disk,
+    options: &LogOptions,
+    name: &SegmentName,
+    head: &[u8],
+) -> Result<Arc<dyn DiskFile>, LogError> {
+    let file = disk.create(TMP_NAME).map_err(|source| LogError::io("create", TMP_NAME, 0, source))?;
+    let filled = file.preallocate(options.segment_bytes).map_err(|source| ("preallocate", source));
+    let written = filled.and_then(|()| file.write_at(head, 0).map_err(|source| ("write", source)));
+    if let Err((op, source)) = written {
+        // Gives the space back; should that fail too, the next segment overwrites the file.
+        return match disk.remove(TMP_NAME) {
+            Ok(()) | Err(_) => Err(LogError::io(op, TMP_NAME, 0, source)),
+        };
+    }
+    if !options.unsafe_no_fsync {
+        file.sync().map_err(|source| LogError::io("sync", TMP_NAME, 0, source))?;
+    }
+    let name = name.to_string();
+    disk.rename(TMP_NAME, &name).map_err(|source| LogError::io("rename", &name, 0, source))?;
+    if !options.unsafe_no_fsync {
+        disk.sync_dir().map_err(|source| LogError::io("sync directory", &name, 0, source))?;
+    }
+    Ok(file)
+}
+
+/// Reserves the rest of a segment that recovery has cut. A full disk is no reason not to start: appends will say so.
+fn reserve(file: &dyn DiskFile, options: &LogOptions, end: u64) -> Result<(), LogError> {
+    if end >= options.segment_bytes {
+        return Ok(());
+    }
+    match file
+        .preallocate(options.segment_bytes)
+        .map_err(|source| LogError::io("preallocate", "the last segment", end, source))
+    {
+        Err(error) if !error.is_no_space() => Err(error),
+        Ok(()) | Err(_) => Ok(()),
     }
 }

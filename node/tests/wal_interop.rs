@@ -1,116 +1,97 @@
-//! The log's format is etcd's: our reader on a log that etcd wrote, and etcd's reader on one of ours. `make oracle` builds
-//! the program `walcheck` around etcd's own package.
+//! The log and etcd's own WAL package read each other's segments. The oracle is `tests/oracle/walcheck`, which `make oracle` builds.
 
+#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that fails")]
+
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
-use bytes::Bytes;
-use kuorum::log::{EntryKind, FileDisk, HardState, Log, LogEntry, Metadata, SnapshotMark};
+use kuorum::log::{EntryKind, FileDisk, HardState, Log, LogEntry, LogOptions, Metadata, Recovered, SnapshotMark};
+use sha1::{Digest, Sha1};
 
-const OWNER: Metadata = Metadata { node_id: 7, cluster_id: 9 };
+const OPTIONS: LogOptions = LogOptions { segment_bytes: 64 * 1024, unsafe_no_fsync: true };
 
-fn walcheck() -> PathBuf {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace");
-    let dir = std::env::var_os("KUORUM_ORACLE_DIR").map_or_else(|| workspace.join("target/oracle"), PathBuf::from);
-    let program = dir.join("walcheck");
-    assert!(
-        program.exists(),
-        "{} is missing: run `make oracle`, or name its folder in KUORUM_ORACLE_DIR",
-        program.display()
-    );
-    program
-}
-
-/// What etcd reads from a log directory.
-fn read_by_etcd(dir: &Path) -> String {
-    let output = Command::new(walcheck()).arg("read").arg(dir).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+fn walcheck(args: &[&str]) -> String {
+    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/oracle");
+    let directory = std::env::var_os("KUORUM_ORACLE_DIR").map_or(default, PathBuf::from);
+    let program = directory.join("walcheck");
+    assert!(program.exists(), "{} is missing: run `make oracle`, or set KUORUM_ORACLE_DIR", program.display());
+    let output = Command::new(&program).args(args).output().unwrap();
+    assert!(output.status.success(), "walcheck {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn open(dir: &Path) -> (Log, kuorum::log::Recovered) {
-    Log::open(FileDisk::open(dir, true).unwrap()).unwrap()
-}
-
-fn entry(index: u64, data: Vec<u8>) -> LogEntry {
-    LogEntry { term: 3, index, kind: EntryKind::Normal, data: Bytes::from(data) }
-}
-
-/// The same listing as etcd's, of what we know to be in the log.
-fn listing(mark: u64, entries: &[LogEntry], state: HardState) -> String {
-    let mut out = format!("metadata 08071009\nmark {mark}\n");
-    for entry in entries.iter().filter(|entry| entry.index > mark) {
-        let digest: String = sha256(&entry.data);
-        out.push_str(&format!("entry {} {} {digest}\n", entry.term, entry.index));
+/// Our reading, in the words of `walcheck read`.
+fn describe(recovered: &Recovered) -> String {
+    let (Metadata { node_id, cluster_id }, HardState { term, vote, commit }) =
+        (recovered.metadata, recovered.hard_state);
+    let voters: Vec<String> = recovered.snapshot.voters.iter().map(u64::to_string).collect();
+    let mut out = format!("metadata {node_id} {cluster_id}\n");
+    writeln!(out, "mark {} {} [{}]", recovered.snapshot.index, recovered.snapshot.term, voters.join(" ")).unwrap();
+    writeln!(out, "state {term} {vote} {commit}").unwrap();
+    for entry in &recovered.entries {
+        let hash: String = Sha1::digest(&entry.data).iter().map(|byte| format!("{byte:02x}")).collect();
+        writeln!(out, "entry {} {} {} {} {hash}", entry.term, entry.index, entry.kind as u8, entry.data.len()).unwrap();
     }
-    out.push_str(&format!("state {} {} {}\n", state.term, state.vote, state.commit));
     out
 }
 
-fn sha256(data: &[u8]) -> String {
-    use sha2::Digest as _;
-    sha2::Sha256::digest(data).iter().map(|byte| format!("{byte:02x}")).collect()
+fn open(path: &Path) -> (Log, Recovered) {
+    Log::open(Arc::new(FileDisk::open(path).unwrap()), OPTIONS).unwrap()
 }
 
-#[test]
-fn we_read_what_etcd_wrote_in_several_segments() {
-    let home = tempfile::tempdir().unwrap();
-    let dir = home.path().join("wal");
-    let status = Command::new(walcheck()).args(["write".as_ref(), dir.as_os_str(), "300".as_ref()]).status().unwrap();
-    assert!(status.success());
-    assert!(std::fs::read_dir(&dir).unwrap().count() > 3, "the log was meant to fill several segments");
-    let (_, recovered) = open(&dir);
-    assert_eq!(recovered.metadata, OWNER);
-    assert_eq!(recovered.before, SnapshotMark { index: 150, term: 4, voters: vec![7], learners: vec![] });
-    assert_eq!(recovered.hard_state, HardState { term: 7, vote: 7, commit: 299 });
-    let expected: Vec<LogEntry> = (151..=300)
-        .map(|n| LogEntry {
-            term: 1 + n / 50,
-            index: n,
-            kind: EntryKind::Normal,
-            data: format!("etcd entry {n}").repeat(usize::try_from(n % 40).unwrap()).into(),
-        })
-        .collect();
-    assert_eq!(recovered.entries, expected);
-}
-
-#[test]
-fn etcd_reads_what_we_wrote() {
-    let home = tempfile::tempdir().unwrap();
-    let mut log = Log::create(FileDisk::open(home.path(), true).unwrap(), OWNER).unwrap();
-    let mut entries = Vec::new();
-    let mut state = HardState::default();
-    // Large enough to fill more than one segment of 64 MiB.
-    for index in 1..=90 {
-        entries.push(entry(index, vec![u8::try_from(index).unwrap(); 1 << 20]));
-        state = HardState { term: 3, vote: 7, commit: index - 1 };
-        log.append(&entries[entries.len() - 1..], Some(&state), index % 10 == 0).unwrap();
+/// Appends what a log sees in its life: batches, a new leader's rewrite, marks, releases.
+fn append_life(log: &mut Log, first: u64, base_term: u64) {
+    let mut index = first;
+    for round in 0..120_u64 {
+        let term = base_term + round / 40;
+        let entries: Vec<LogEntry> = (0..round % 4)
+            .map(|offset| {
+                let kind = [EntryKind::Normal, EntryKind::ConfChange, EntryKind::ConfChangeV2]
+                    [usize::try_from(offset % 3).unwrap()];
+                let length = usize::try_from((round * 37 + offset * 101) % 3000).unwrap();
+                LogEntry { term, index: index + offset, kind, data: vec![u8::try_from(round).unwrap(); length].into() }
+            })
+            .collect();
+        let state = HardState { term, vote: 3, commit: index - 1 };
+        log.append(&entries, Some(&state), round % 3 == 0).unwrap();
+        // Each fortieth round the last entry is not committed, and the next leader's replaces it.
+        index += entries.len() as u64 - u64::from(round % 40 == 39 && !entries.is_empty());
+        if round % 50 == 49 {
+            log.mark_snapshot(&SnapshotMark { index: index - 1, term, voters: vec![1, 2, 3], learners: vec![] })
+                .unwrap();
+            log.release_to(index.saturating_sub(30)).unwrap();
+        }
     }
-    assert_eq!(read_by_etcd(home.path()), listing(0, &entries, state));
-
-    log.mark_snapshot(&SnapshotMark { index: 80, term: 3, voters: vec![7], learners: vec![8] }).unwrap();
-    log.release_to(80).unwrap();
-    assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 1);
-    assert_eq!(read_by_etcd(home.path()), listing(80, &entries, state));
 }
 
 #[test]
-fn etcd_reads_our_log_after_a_torn_tail_was_cut() {
-    let home = tempfile::tempdir().unwrap();
-    let mut log = Log::create(FileDisk::open(home.path(), true).unwrap(), OWNER).unwrap();
-    let entries: Vec<LogEntry> = (1..=5).map(|index| entry(index, vec![9; 100])).collect();
-    let state = HardState { term: 3, vote: 7, commit: 2 };
-    log.append(&entries[..4], Some(&state), true).unwrap();
-    log.append(&entries[4..], None, true).unwrap();
+fn etcd_reads_our_log() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("wal");
+    let metadata = Metadata { node_id: u64::MAX - 5, cluster_id: 12 };
+    let mut log = Log::create(Arc::new(FileDisk::open(&path).unwrap()), metadata, OPTIONS).unwrap();
+    append_life(&mut log, 1, 1);
     drop(log);
-    let segment = std::fs::read_dir(home.path()).unwrap().next().unwrap().unwrap().path();
-    let mut bytes = std::fs::read(&segment).unwrap();
-    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
-    bytes[end - 20..].fill(0);
-    std::fs::write(&segment, bytes).unwrap();
-    let (mut log, recovered) = open(home.path());
-    assert_eq!((recovered.entries.len(), recovered.warnings.len()), (4, 1));
-    let state = HardState { commit: 4, ..state };
-    log.append(&entries[4..], Some(&state), true).unwrap();
-    assert_eq!(read_by_etcd(home.path()), listing(0, &entries, state));
+    let theirs = walcheck(&["read", path.to_str().unwrap()]);
+    assert_eq!(describe(&open(&path).1), theirs);
+    assert!(theirs.lines().count() > 20, "{theirs}");
+}
+
+#[test]
+fn we_read_etcds_log_and_go_on_with_it() {
+    for seed in 1..6 {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("wal");
+        walcheck(&["write", path.to_str().unwrap(), &seed.to_string(), "400"]);
+        let theirs = walcheck(&["read", path.to_str().unwrap()]);
+        let (mut log, recovered) = open(&path);
+        assert_eq!(describe(&recovered), theirs, "seed {seed}");
+        let first = log.last_index() + 1;
+        append_life(&mut log, first, recovered.hard_state.term);
+        drop(log);
+        let theirs = walcheck(&["read", path.to_str().unwrap()]);
+        assert_eq!(describe(&open(&path).1), theirs, "seed {seed}, continued");
+    }
 }

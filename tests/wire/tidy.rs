@@ -44,7 +44,10 @@ const EDGES: [Edge; 12] = [
     // The runtime belongs to the edges; `consensus/answers` hands an answer back to the shard that waits for it.
     Edge { name: "tokio", allowed: &["rpc", "http", "server", "watch/stream", "maintenance", "consensus/answers"] },
     // Clocks, each a seam with its own reason at the call.
-    Edge { name: "Instant::now", allowed: &["server", "rpc", "maintenance", "consensus/runner", "apply/thread"] },
+    Edge {
+        name: "Instant::now",
+        allowed: &["server", "rpc", "maintenance", "consensus/runner", "apply/thread", "log/disk"],
+    },
     Edge { name: "SystemTime::now", allowed: &["trace", "server", "maintenance"] },
     Edge { name: "rand", allowed: &["server", "consensus", "rpc"] },
     Edge { name: "protobuf", allowed: &["consensus"] },

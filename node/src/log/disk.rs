@@ -1,101 +1,164 @@
-//! The disk under the log: named files of one directory. The seam at which a simulation puts a disk that fails.
+//! The simulation seam of the log: named files in one directory.
+//!
+//! [`FileDisk`] is the real one; `MemDisk` (in `mem_disk`) loses, tears and flips bytes on demand. Nothing in the log touches `std::fs` but through
+//! this trait, and nothing here knows about records. Every call blocks; the log's own thread makes them.
 
-use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-/// Files of one directory. Offsets and lengths are in bytes.
-pub trait Disk: Send {
-    /// The names of all files.
-    fn list(&mut self) -> io::Result<Vec<String>>;
-    /// Makes an empty file of this length whose bytes are zero and, where the disk can, allocated.
-    fn create(&mut self, name: &str, length: u64) -> io::Result<()>;
-    fn write_at(&mut self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Returns once the file's bytes and length will survive a loss of power.
-    fn sync(&mut self, name: &str) -> io::Result<()>;
-    fn read(&mut self, name: &str) -> io::Result<Vec<u8>>;
-    fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
-    fn remove(&mut self, name: &str) -> io::Result<()>;
-    /// Returns once makings, renamings and removals will survive a loss of power.
-    fn sync_dir(&mut self) -> io::Result<()>;
+/// One directory. A name becomes durable with `sync_dir`, not with the file's own sync.
+pub trait Disk: Send + Sync {
+    fn list(&self) -> io::Result<Vec<String>>;
+    /// Makes an empty file, emptying the one that has this name.
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    fn remove(&self, name: &str) -> io::Result<()>;
+    fn sync_dir(&self) -> io::Result<()>;
 }
 
-/// A directory of the file system.
+/// One open file; it stays the same file when its name changes.
+pub trait DiskFile: Send + Sync {
+    fn size(&self) -> io::Result<u64>;
+    /// Reads up to `buffer.len()` bytes and fewer only at the end of the file.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes all of `bytes`, or fails having written any part of them.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Makes content and size durable, and says how long that took.
+    fn sync(&self) -> io::Result<Duration>;
+    fn truncate(&self, size: u64) -> io::Result<()>;
+    /// Reserves space up to `size` and makes the file at least that long; new bytes read as zeros.
+    fn preallocate(&self, size: u64) -> io::Result<()>;
+}
+
+/// A directory of the file system, held under an exclusive lock so that two processes never write one log.
+#[derive(Debug)]
 pub struct FileDisk {
-    dir: PathBuf,
-    /// Without it a loss of power loses what was acknowledged (etcd: --unsafe-no-fsync).
-    fsync: bool,
-    /// Files that were written; the log writes one at a time, so there are few.
-    open: BTreeMap<String, File>,
+    path: PathBuf,
+    directory: File,
 }
 
 impl FileDisk {
-    /// The files of a directory, which must exist.
-    pub fn open(dir: &Path, fsync: bool) -> io::Result<FileDisk> {
-        // Found out now rather than at the first write.
-        File::open(dir)?;
-        Ok(FileDisk { dir: dir.to_owned(), fsync, open: BTreeMap::new() })
-    }
-
-    fn file(&mut self, name: &str) -> io::Result<&File> {
-        if !self.open.contains_key(name) {
-            let file = OpenOptions::new().read(true).write(true).open(self.dir.join(name))?;
-            self.open.insert(name.to_owned(), file);
+    /// Makes the directory and its parents durable where they are missing, and takes its lock.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        make_directory(path)?;
+        let directory = File::open(path)?;
+        match directory.try_lock() {
+            Ok(()) => Ok(Self { path: path.to_owned(), directory }),
+            Err(TryLockError::WouldBlock) => Err(io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                format!("{} is in use by another process", path.display()),
+            )),
+            Err(TryLockError::Error(source)) => Err(source),
         }
-        Ok(&self.open[name])
     }
 }
 
+/// Creates each missing directory and syncs its parent; without that a power cut can take the whole directory away.
+fn make_directory(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let parent = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        Some(_) | None => Path::new("."),
+    };
+    make_directory(parent)?;
+    match fs::DirBuilder::new().create(path) {
+        Err(source) if source.kind() != io::ErrorKind::AlreadyExists => return Err(source),
+        Ok(()) | Err(_) => {}
+    }
+    File::open(parent)?.sync_all()
+}
+
 impl Disk for FileDisk {
-    fn list(&mut self) -> io::Result<Vec<String>> {
-        fs::read_dir(&self.dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        names.sort();
+        Ok(names)
     }
 
-    fn create(&mut self, name: &str, length: u64) -> io::Result<()> {
-        let path = self.dir.join(name);
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
-        match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, length) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => file.set_len(length)?,
-            Err(error) => {
-                drop(file);
-                // What was allocated before the disk was full is given back.
-                fs::remove_file(&path)?;
-                return Err(error.into());
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        // Mode 0600 as etcd (fileutil.PrivateFileMode): the log holds every secret that is put.
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(self.path.join(name))?;
+        Ok(Arc::new(file))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let file = OpenOptions::new().read(true).write(true).open(self.path.join(name))?;
+        Ok(Arc::new(file))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.path.join(name))
+    }
+
+    fn sync_dir(&self) -> io::Result<()> {
+        self.directory.sync_all()
+    }
+}
+
+impl DiskFile for File {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut read = 0;
+        while read < buffer.len() {
+            match FileExt::read_at(self, &mut buffer[read..], offset + read as u64) {
+                Ok(0) => break,
+                Ok(count) => read += count,
+                Err(source) if source.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(source),
             }
         }
-        self.open.insert(name.to_owned(), file);
-        Ok(())
+        Ok(read)
     }
 
-    fn write_at(&mut self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file(name)?.write_all_at(bytes, offset)
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
     }
 
-    fn sync(&mut self, name: &str) -> io::Result<()> {
-        if self.fsync { self.file(name)?.sync_data() } else { Ok(()) }
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the disk is the seam at which a sync is timed; a simulated disk answers its own time"
+    )]
+    fn sync(&self) -> io::Result<Duration> {
+        let start = Instant::now();
+        self.sync_data()?;
+        Ok(start.elapsed())
     }
 
-    fn read(&mut self, name: &str) -> io::Result<Vec<u8>> {
-        fs::read(self.dir.join(name))
+    fn truncate(&self, size: u64) -> io::Result<()> {
+        self.set_len(size)
     }
 
-    fn rename(&mut self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.dir.join(from), self.dir.join(to))?;
-        if let Some(file) = self.open.remove(from) {
-            self.open.insert(to.to_owned(), file);
+    fn preallocate(&self, size: u64) -> io::Result<()> {
+        use rustix::fs::{FallocateFlags, fallocate};
+        use rustix::io::Errno;
+        match fallocate(self, FallocateFlags::empty(), 0, size) {
+            // Like etcd's preallocExtend: some file systems lack fallocate, and a long one may be interrupted for ever.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) if self.metadata()?.len() < size => self.set_len(size),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) | Ok(()) => Ok(()),
+            Err(errno) => Err(errno.into()),
         }
-        Ok(())
-    }
-
-    fn remove(&mut self, name: &str) -> io::Result<()> {
-        self.open.remove(name);
-        fs::remove_file(self.dir.join(name))
-    }
-
-    fn sync_dir(&mut self) -> io::Result<()> {
-        if self.fsync { File::open(&self.dir)?.sync_all() } else { Ok(()) }
     }
 }

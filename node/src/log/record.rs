@@ -1,264 +1,390 @@
-//! Records of the log: etcd's WAL framing, encoded and decoded here alone.
+//! The bytes of one record: etcd's WAL framing, written and read by hand.
 //!
 //! ```text
-//! frame  = length (8 bytes, little-endian) | record | padding to a multiple of 8
-//!          the length's top byte is 0x80 + padding bytes when there is padding, else 0
-//! record = protobuf { type = 1, crc = 2, data = 3 }
+//! frame   length u64 LE (low 56 bits: record bytes; top byte 0x80 | padding when there is padding) | record | zero padding to 8 bytes
+//! record  protobuf { 1: type, 2: crc32c, 3: data }, the crc rolling over the data of every record since the log began
+//! data    by type: metadata, entry, hard state, (crc: none), snapshot mark; all small protobufs
 //! ```
 //!
-//! The CRC-32C of a record covers its data and, through the CRC before it, everything that precedes it in the log: the
-//! chain starts anew nowhere, and each segment begins with a record that repeats where it stands.
+//! The crc covers the data only, so the reader is strict about all else: fields in ascending order, shortest varints, every length filled exactly, no
+//! unknown field. etcd writes just that. A flipped bit outside the data then breaks the form instead of giving another meaning.
+//! Nothing here does I/O; allocation is bounded by the input.
 
-use bytes::{Buf, Bytes};
-use prost::Message as _;
-use prost::encoding::{
-    DecodeContext, WireType, decode_key, decode_varint, encode_varint, encoded_len_varint, skip_field,
-};
+use bytes::Bytes;
+use crc32c::crc32c_append;
 
-use crate::log::{EntryKind, HardState, LogEntry, Metadata, SnapshotMark};
+use super::{EntryKind, HardState, LogEntry, Metadata, SnapshotMark};
 
-/// Bytes of a frame's length.
-pub(super) const LENGTH_BYTES: usize = 8;
-/// Frames start at multiples of this.
-pub(super) const ALIGNMENT: usize = 8;
-/// Largest record taken for one: far above what a request may be, so that a damaged length is told from a long record.
-const RECORD_BYTES_MAX: u64 = 512 << 20;
+/// Frames start at multiples of this, so that a length is never torn by a sector boundary.
+pub(super) const FRAME_ALIGN: usize = 8;
+const LENGTH_BYTES: usize = 8;
+/// Lengths have 56 bits in the frame.
+const LENGTH_MASK: u64 = (1 << 56) - 1;
+/// The longest varint of a u64, from the protocol.
+const VARINT_BYTES_MAX: usize = 10;
 
-/// etcd's record types.
-const METADATA: u64 = 1;
-const ENTRY: u64 = 2;
-const STATE: u64 = 3;
-const CRC: u64 = 4;
-const SNAPSHOT: u64 = 5;
-
-/// What a record says.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Record {
-    Metadata(Metadata),
-    Entry(LogEntry),
-    State(HardState),
-    /// The CRC of everything before; first in each segment.
-    Crc,
-    Snapshot(SnapshotMark),
+/// etcd's record types (wal.go).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RecordKind {
+    Metadata = 1,
+    Entry = 2,
+    State = 3,
+    Crc = 4,
+    Snapshot = 5,
 }
 
-/// A frame whose length is plausible and whose record parses; whether its CRC holds depends on what comes before.
-#[derive(Clone, Debug)]
-pub(super) struct Frame {
-    kind: u64,
-    pub(super) crc: u32,
-    data: Bytes,
-    /// Bytes of the whole frame.
-    pub(super) size: usize,
+impl RecordKind {
+    fn from_number(number: u64) -> Option<Self> {
+        [Self::Metadata, Self::Entry, Self::State, Self::Crc, Self::Snapshot]
+            .into_iter()
+            .find(|kind| *kind as u64 == number)
+    }
 }
 
-/// Encodes records onto one buffer, continuing a CRC chain.
+/// Encodes records into one reusable buffer and rolls the crc.
+#[derive(Debug, Default)]
 pub(super) struct Encoder {
-    crc: u32,
-    scratch: Vec<u8>,
+    pub(super) buffer: Vec<u8>,
+    /// The crc after the last record, which seeds the next.
+    pub(super) chain: u32,
 }
 
 impl Encoder {
-    pub(super) fn new(crc: u32) -> Encoder {
-        Encoder { crc, scratch: Vec::new() }
+    pub(super) fn start(&mut self, chain: u32) {
+        self.buffer.clear();
+        self.chain = chain;
     }
 
-    pub(super) fn crc(&self) -> u32 {
-        self.crc
+    pub(super) fn crc(&mut self) {
+        self.frame(RecordKind::Crc, None);
     }
 
-    /// Where the chain stands, for the head of a segment.
-    pub(super) fn push_crc(&mut self, out: &mut Vec<u8>) {
-        self.scratch.clear();
-        self.push(out, CRC);
+    pub(super) fn metadata(&mut self, metadata: &Metadata) {
+        let mut head = Short::default();
+        head.field(1, metadata.node_id);
+        head.field(2, metadata.cluster_id);
+        self.frame(RecordKind::Metadata, Some((head.bytes(), &[])));
     }
 
-    pub(super) fn push_metadata(&mut self, out: &mut Vec<u8>, metadata: &Metadata) {
-        self.scratch.clear();
-        push_number(&mut self.scratch, 1, metadata.node_id);
-        push_number(&mut self.scratch, 2, metadata.cluster_id);
-        self.push(out, METADATA);
-    }
-
-    pub(super) fn push_entry(&mut self, out: &mut Vec<u8>, entry: &LogEntry) {
-        self.scratch.clear();
-        let kind = match entry.kind {
-            EntryKind::Normal => 0,
-            EntryKind::ConfChange => 1,
-            EntryKind::ConfChangeV2 => 2,
-        };
-        push_number(&mut self.scratch, 1, kind);
-        push_number(&mut self.scratch, 2, entry.term);
-        push_number(&mut self.scratch, 3, entry.index);
+    pub(super) fn entry(&mut self, entry: &LogEntry) {
+        let mut head = Short::default();
+        head.field(1, entry.kind as u64);
+        head.field(2, entry.term);
+        head.field(3, entry.index);
         if !entry.data.is_empty() {
-            push_bytes(&mut self.scratch, 4, &entry.data);
+            head.push(4 << 3 | 2);
+            head.varint(entry.data.len() as u64);
         }
-        self.push(out, ENTRY);
+        self.frame(RecordKind::Entry, Some((head.bytes(), &entry.data)));
     }
 
-    pub(super) fn push_state(&mut self, out: &mut Vec<u8>, state: &HardState) {
-        self.scratch.clear();
-        push_number(&mut self.scratch, 1, state.term);
-        push_number(&mut self.scratch, 2, state.vote);
-        push_number(&mut self.scratch, 3, state.commit);
-        self.push(out, STATE);
+    pub(super) fn state(&mut self, state: &HardState) {
+        let mut head = Short::default();
+        head.field(1, state.term);
+        head.field(2, state.vote);
+        head.field(3, state.commit);
+        self.frame(RecordKind::State, Some((head.bytes(), &[])));
     }
 
-    pub(super) fn push_snapshot(&mut self, out: &mut Vec<u8>, mark: &SnapshotMark) {
-        self.scratch.clear();
-        push_number(&mut self.scratch, 1, mark.index);
-        push_number(&mut self.scratch, 2, mark.term);
-        if !mark.voters.is_empty() || !mark.learners.is_empty() {
-            let conf_state = kuorum_proto::raftpb::ConfState {
-                voters: mark.voters.clone(),
-                learners: mark.learners.clone(),
-                ..Default::default()
-            };
-            push_bytes(&mut self.scratch, 3, &conf_state.encode_to_vec());
+    pub(super) fn snapshot(&mut self, mark: &SnapshotMark) {
+        let mut head = Short::default();
+        head.field(1, mark.index);
+        head.field(2, mark.term);
+        let mut members = Vec::new();
+        for (field, ids) in [(1_u8, &mark.voters), (2, &mark.learners)] {
+            for id in ids {
+                let mut short = Short::default();
+                short.field(field, *id);
+                members.extend_from_slice(short.bytes());
+            }
         }
-        self.push(out, SNAPSHOT);
+        if mark.index > 0 || !members.is_empty() {
+            // etcd refuses a mark above 0 without a conf state.
+            head.push(3 << 3 | 2);
+            head.varint(members.len() as u64);
+        }
+        self.frame(RecordKind::Snapshot, Some((head.bytes(), &members)));
     }
 
-    /// Frames the record whose data stands in the scratch buffer.
-    fn push(&mut self, out: &mut Vec<u8>, kind: u64) {
-        let data = &self.scratch;
-        self.crc = crc32c::crc32c_append(self.crc, data);
-        let mut length = 2 + 1 + encoded_len_varint(self.crc.into());
-        if !data.is_empty() {
-            length += 1 + encoded_len_varint(data.len() as u64) + data.len();
+    /// `data` comes in two parts so that a payload is copied once, straight into the buffer.
+    fn frame(&mut self, kind: RecordKind, data: Option<(&[u8], &[u8])>) {
+        let mut head = Short::default();
+        head.field(1, kind as u64);
+        let (first, second) = data.unwrap_or_default();
+        self.chain = crc32c_append(crc32c_append(self.chain, first), second);
+        head.field(2, u64::from(self.chain));
+        if data.is_some() {
+            head.push(3 << 3 | 2);
+            head.varint((first.len() + second.len()) as u64);
         }
-        let padding = length.next_multiple_of(ALIGNMENT) - length;
-        let top = if padding == 0 { 0 } else { 0x80 | padding as u64 };
-        out.extend_from_slice(&(length as u64 | top << 56).to_le_bytes());
-        push_number(out, 1, kind);
-        push_number(out, 2, self.crc.into());
-        if !data.is_empty() {
-            push_bytes(out, 3, data);
+        let length = head.len + first.len() + second.len();
+        let padding = length.wrapping_neg() % FRAME_ALIGN;
+        let mut field = length as u64;
+        if padding > 0 {
+            field |= (0x80 | padding as u64) << 56;
         }
-        out.resize(out.len() + padding, 0);
+        self.buffer.reserve(LENGTH_BYTES + length + padding);
+        self.buffer.extend_from_slice(&field.to_le_bytes());
+        self.buffer.extend_from_slice(head.bytes());
+        self.buffer.extend_from_slice(first);
+        self.buffer.extend_from_slice(second);
+        self.buffer.resize(self.buffer.len() + padding, 0);
     }
 }
 
-fn push_number(out: &mut Vec<u8>, field: u8, number: u64) {
-    out.push(field << 3);
-    encode_varint(number, out);
+/// The few fixed fields that stand before a payload, built on the stack.
+struct Short {
+    bytes: [u8; 4 * (1 + VARINT_BYTES_MAX)],
+    len: usize,
 }
 
-fn push_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
-    out.push(field << 3 | 2);
-    encode_varint(bytes.len() as u64, out);
-    out.extend_from_slice(bytes);
+impl Default for Short {
+    fn default() -> Self {
+        Self { bytes: [0; 4 * (1 + VARINT_BYTES_MAX)], len: 0 }
+    }
 }
 
-/// The size of the frame at the start of these bytes, by its length alone; `None` when the length is not one.
-fn frame_size(bytes: &[u8]) -> Option<(usize, usize)> {
-    let field = u64::from_le_bytes(*bytes.first_chunk::<LENGTH_BYTES>()?);
-    let length = field & 0x00ff_ffff_ffff_ffff;
-    let top = field >> 56;
-    let padding = match top {
-        0 => 0,
-        0x81..=0x87 => top & 0x7,
-        _ => return None,
+impl Short {
+    fn push(&mut self, byte: u8) {
+        self.bytes[self.len] = byte;
+        self.len += 1;
+    }
+
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.push((value & 0x7f) as u8 | 0x80);
+            value >>= 7;
+        }
+        self.push((value & 0x7f) as u8);
+    }
+
+    fn field(&mut self, number: u8, value: u64) {
+        self.push(number << 3);
+        self.varint(value);
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Where the parts of a well-formed frame lie, counted from its first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) kind: RecordKind,
+    pub(super) crc: u32,
+    pub(super) data_start: usize,
+    pub(super) data_end: usize,
+    /// Where the next frame starts.
+    pub(super) end: usize,
+}
+
+/// Reads a frame's length field: record bytes and padding. `None` unless etcd could have written it.
+pub(super) fn frame_length(field: u64) -> Option<(usize, usize)> {
+    let length = usize::try_from(field & LENGTH_MASK).ok()?;
+    let padding = length.wrapping_neg() % FRAME_ALIGN;
+    let top = if padding > 0 { 0x80 | padding as u64 } else { 0 };
+    (length > 0 && field >> 56 == top).then_some((length, padding))
+}
+
+/// The size of the frame with this length field, length field and padding included.
+pub(super) fn frame_bytes(field: u64) -> Option<usize> {
+    frame_length(field).map(|(length, padding)| LENGTH_BYTES + length + padding)
+}
+
+/// Checks the form of the frame at the start of `bytes`, which may lack the end of an entry's payload. Says nothing of the crc.
+pub(super) fn shape(bytes: &[u8]) -> Option<Shape> {
+    let shape = outline(bytes)?;
+    let held = &bytes[shape.data_start.min(bytes.len())..shape.data_end.min(bytes.len())];
+    let is_formed = match shape.kind {
+        RecordKind::Entry => entry_head(held, shape.data_end - shape.data_start).is_some(),
+        RecordKind::Metadata => decode_metadata(held).is_some(),
+        RecordKind::State => decode_state(held).is_some(),
+        RecordKind::Snapshot => decode_snapshot(held).is_some(),
+        RecordKind::Crc => true,
     };
-    if length == 0 || length > RECORD_BYTES_MAX || !(length + padding).is_multiple_of(ALIGNMENT as u64) {
+    is_formed.then_some(shape)
+}
+
+/// Checks the form of a frame without looking at its data: the frame's length and the record's own must agree.
+pub(super) fn outline(bytes: &[u8]) -> Option<Shape> {
+    let (length, padding) = frame_length(length_field(bytes)?)?;
+    let record_end = LENGTH_BYTES.checked_add(length)?;
+    let record = &bytes[..record_end.min(bytes.len())];
+    let mut fields = Cursor { bytes: record, at: LENGTH_BYTES };
+    fields.tag(1, 0)?;
+    let kind = RecordKind::from_number(fields.varint()?)?;
+    fields.tag(2, 0)?;
+    let crc = u32::try_from(fields.varint()?).ok()?;
+    if kind == RecordKind::Crc {
+        let end = record_end.checked_add(padding)?;
+        return (fields.at == record_end).then_some(Shape {
+            kind,
+            crc,
+            data_start: record_end,
+            data_end: record_end,
+            end,
+        });
+    }
+    fields.tag(3, 2)?;
+    let data = usize::try_from(fields.varint()?).ok()?;
+    if fields.at.checked_add(data)? != record_end {
         return None;
     }
-    let length = usize::try_from(length).ok()?;
-    Some((length, LENGTH_BYTES + length + usize::try_from(padding).ok()?))
+    Some(Shape { kind, crc, data_start: fields.at, data_end: record_end, end: record_end.checked_add(padding)? })
 }
 
-impl Frame {
-    /// Reads the frame at the start of these bytes.
-    pub(super) fn parse(bytes: &Bytes) -> Option<Frame> {
-        let (length, size) = frame_size(bytes)?;
-        if size > bytes.len() {
+pub(super) fn length_field(bytes: &[u8]) -> Option<u64> {
+    bytes.first_chunk::<LENGTH_BYTES>().map(|field| u64::from_le_bytes(*field))
+}
+
+/// What stands before an entry's payload.
+pub(super) struct EntryHead {
+    pub(super) kind: EntryKind,
+    pub(super) term: u64,
+    pub(super) index: u64,
+    payload_start: usize,
+}
+
+/// Reads the head of an entry of `length` bytes; `data` may lack the end of the payload.
+pub(super) fn entry_head(data: &[u8], length: usize) -> Option<EntryHead> {
+    let mut fields = Cursor { bytes: data, at: 0 };
+    let mut head = EntryHead { kind: EntryKind::Normal, term: 0, index: 0, payload_start: length };
+    let mut last = 0;
+    while fields.at < length {
+        let tag = fields.varint()?;
+        if tag >> 3 <= last {
             return None;
         }
-        let mut rest = bytes.slice(LENGTH_BYTES..LENGTH_BYTES + length);
-        let (mut kind, mut crc, mut data) = (None, None, Bytes::new());
-        while rest.has_remaining() {
-            let (tag, wire_type) = decode_key(&mut rest).ok()?;
-            match (tag, wire_type) {
-                (1, WireType::Varint) => kind = Some(decode_varint(&mut rest).ok()?),
-                (2, WireType::Varint) => crc = Some(u32::try_from(decode_varint(&mut rest).ok()?).ok()?),
-                (3, WireType::LengthDelimited) => data = take_delimited(&mut rest)?,
-                _ => skip_field(wire_type, tag, &mut rest, DecodeContext::default()).ok()?,
+        last = tag >> 3;
+        match (tag >> 3, tag & 7) {
+            (1, 0) => head.kind = EntryKind::from_number(fields.varint()?)?,
+            (2, 0) => head.term = fields.varint()?,
+            (3, 0) => head.index = fields.varint()?,
+            (4, 2) => {
+                let payload = usize::try_from(fields.varint()?).ok()?;
+                head.payload_start = fields.at;
+                return (fields.at.checked_add(payload)? == length).then_some(head);
             }
-        }
-        let kind = kind.filter(|kind| (METADATA..=SNAPSHOT).contains(kind))?;
-        Some(Frame { kind, crc: crc?, data, size })
-    }
-
-    /// Whether the record continues a chain that stands at this CRC. At the head of the first segment kept, whose
-    /// predecessors are gone, any CRC record does: `None`.
-    pub(super) fn continues(&self, crc: Option<u32>) -> bool {
-        match crc {
-            Some(crc) => crc32c::crc32c_append(crc, &self.data) == self.crc,
-            None => self.kind == CRC,
+            (_, _) => return None,
         }
     }
+    (fields.at == length).then_some(head)
+}
 
-    /// What the record says; `None` when its data is not what its type demands.
-    pub(super) fn record(&self) -> Option<Record> {
-        let data = self.data.clone();
-        Some(match self.kind {
-            METADATA => {
-                let [node_id, cluster_id] = numbers(data)?.0;
-                Record::Metadata(Metadata { node_id, cluster_id })
+pub(super) fn decode_entry(data: &[u8]) -> Option<LogEntry> {
+    let head = entry_head(data, data.len())?;
+    let payload = Bytes::copy_from_slice(&data[head.payload_start..]);
+    Some(LogEntry { term: head.term, index: head.index, kind: head.kind, data: payload })
+}
+
+pub(super) fn decode_metadata(data: &[u8]) -> Option<Metadata> {
+    let [node_id, cluster_id] = Cursor { bytes: data, at: 0 }.numbers()?;
+    Some(Metadata { node_id, cluster_id })
+}
+
+pub(super) fn decode_state(data: &[u8]) -> Option<HardState> {
+    let [term, vote, commit] = Cursor { bytes: data, at: 0 }.numbers()?;
+    Some(HardState { term, vote, commit })
+}
+
+/// Refuses a mark in a joint configuration: neither etcd nor Kuorum makes one.
+pub(super) fn decode_snapshot(data: &[u8]) -> Option<SnapshotMark> {
+    let mut mark = SnapshotMark::default();
+    let mut fields = Cursor { bytes: data, at: 0 };
+    let mut last = 0;
+    while fields.at < data.len() {
+        let tag = fields.varint()?;
+        if tag >> 3 <= last {
+            return None;
+        }
+        last = tag >> 3;
+        match (tag >> 3, tag & 7) {
+            (1, 0) => mark.index = fields.varint()?,
+            (2, 0) => mark.term = fields.varint()?,
+            (3, 2) => {
+                let members = fields.slice()?;
+                decode_members(members, &mut mark)?;
             }
-            ENTRY => Record::Entry(entry(data)?),
-            STATE => {
-                let ([term, vote, commit], payload) = numbers(data)?;
-                // The type is outside the CRC: an entry must not pass for a state.
-                if !payload.is_empty() {
-                    return None;
-                }
-                Record::State(HardState { term, vote, commit })
-            }
-            CRC => Record::Crc,
-            _ => Record::Snapshot(snapshot(data)?),
-        })
+            (_, _) => return None,
+        }
     }
+    (!data.is_empty()).then_some(mark)
 }
 
-fn entry(data: Bytes) -> Option<LogEntry> {
-    let ([kind, term, index, _], payload) = numbers::<4>(data)?;
-    let kind = match kind {
-        0 => EntryKind::Normal,
-        1 => EntryKind::ConfChange,
-        2 => EntryKind::ConfChangeV2,
-        _ => return None,
-    };
-    Some(LogEntry { term, index, kind, data: payload })
-}
-
-fn snapshot(data: Bytes) -> Option<SnapshotMark> {
-    let ([index, term, _], conf_state) = numbers::<3>(data)?;
-    let conf_state = kuorum_proto::raftpb::ConfState::decode(conf_state).ok()?;
-    Some(SnapshotMark { index, term, voters: conf_state.voters, learners: conf_state.learners })
-}
-
-/// The numbers in fields 1 to N, and the bytes of the last field that holds bytes.
-fn numbers<const N: usize>(mut data: Bytes) -> Option<([u64; N], Bytes)> {
-    let mut found = [0; N];
-    let mut bytes = Bytes::new();
-    while data.has_remaining() {
-        let (tag, wire_type) = decode_key(&mut data).ok()?;
-        match wire_type {
-            WireType::Varint => {
-                let number = decode_varint(&mut data).ok()?;
-                if let Some(place) = found.get_mut(tag as usize - 1) {
-                    *place = number;
+fn decode_members(members: &[u8], mark: &mut SnapshotMark) -> Option<()> {
+    let mut fields = Cursor { bytes: members, at: 0 };
+    while fields.at < members.len() {
+        let tag = fields.varint()?;
+        match (tag >> 3, tag & 7) {
+            (1, 0) => mark.voters.push(fields.varint()?),
+            (2, 0) => mark.learners.push(fields.varint()?),
+            (field @ (1 | 2), 2) => {
+                let packed = fields.slice()?;
+                let mut ids = Cursor { bytes: packed, at: 0 };
+                while ids.at < packed.len() {
+                    let id = ids.varint()?;
+                    if field == 1 { mark.voters.push(id) } else { mark.learners.push(id) }
                 }
             }
-            WireType::LengthDelimited => bytes = take_delimited(&mut data)?,
-            _ => skip_field(wire_type, tag, &mut data, DecodeContext::default()).ok()?,
+            // auto_leave, which etcd writes as false outside a joint configuration.
+            (5, 0) if fields.varint()? == 0 => {}
+            (_, _) => return None,
         }
     }
-    Some((found, bytes))
+    Some(())
 }
 
-fn take_delimited(bytes: &mut Bytes) -> Option<Bytes> {
-    let length = usize::try_from(decode_varint(bytes).ok()?).ok()?;
-    (length <= bytes.len()).then(|| bytes.split_to(length))
+/// A bounds-checked reader of protobuf fields.
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    /// A varint in its shortest form.
+    fn varint(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for position in 0..VARINT_BYTES_MAX {
+            let byte = *self.bytes.get(self.at)?;
+            self.at += 1;
+            let bits = u64::from(byte & 0x7f);
+            if position == VARINT_BYTES_MAX - 1 && bits > 1 {
+                return None;
+            }
+            value |= bits << (7 * position);
+            if byte < 0x80 {
+                return (byte != 0 || position == 0).then_some(value);
+            }
+        }
+        None
+    }
+
+    fn tag(&mut self, field: u64, wire_type: u64) -> Option<()> {
+        (self.varint()? == field << 3 | wire_type).then_some(())
+    }
+
+    fn slice(&mut self) -> Option<&'a [u8]> {
+        let length = usize::try_from(self.varint()?).ok()?;
+        let end = self.at.checked_add(length)?;
+        let slice = self.bytes.get(self.at..end)?;
+        self.at = end;
+        Some(slice)
+    }
+
+    /// A message of nothing but the numbers 1 to `N`, in order; a missing one is 0, and so may not all be missing.
+    fn numbers<const N: usize>(mut self) -> Option<[u64; N]> {
+        let mut numbers = [0; N];
+        let mut last = 0;
+        while self.at < self.bytes.len() {
+            let tag = self.varint()?;
+            let field = usize::try_from(tag >> 3).ok()?;
+            if tag & 7 != 0 || field <= last || field > N {
+                return None;
+            }
+            last = field;
+            numbers[field - 1] = self.varint()?;
+        }
+        (last > 0).then_some(numbers)
+    }
 }

@@ -1,248 +1,345 @@
-//! Reading the log back, and telling a torn tail from corruption.
+//! Reads a log back: every segment once, in order, through a window.
 //!
-//! Records are read in order along the CRC chain until the zeros after the last one. A record that is damaged ends the
-//! reading, and the question is whether it was ever acknowledged. A write that a crash tore leaves nothing valid behind it:
-//! so if nothing valid follows, the record and the rest are cut. If something valid follows, the write of the damaged
-//! record had been finished, and it may have been acknowledged: the log refuses to open.
-//!
-//! What counts as valid after damage: a frame whose CRC continues the chain of the frame before it (the damaged one's own
-//! stored CRC counts for that), or a frame whose record is an entry that could follow the last one read. Frames are looked
-//! for at every multiple of eight, after the damaged frame's end if it parses as one; user data inside the damaged
-//! record that looks like frames is so passed over. Damage in any segment but the last is always corruption, since a
-//! segment is begun only when the one before is complete and synced.
+//! Decides what is kept (the newest valid mark and the entries behind it), what is cut (a torn tail, see `tail`) and what is refused. It changes the disk
+//! only at the end, to clean the tail; when it refuses, nothing has changed.
 
-use std::fmt;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use bytes::Bytes;
+use super::disk::{Disk, DiskFile};
+use super::error::LogError;
+use super::reader::Position;
+use super::record::{self, RecordKind, Shape};
+use super::segment::{Found, Scanner, SegmentName, read};
+use super::tail::{self, Newest, Verdict};
+use super::{HardState, LogEntry, Metadata, SnapshotMark, TMP_NAME};
 
-use crate::log::disk::Disk;
-use crate::log::record::{ALIGNMENT, Frame, LENGTH_BYTES, Record};
-use crate::log::segment::SegmentName;
-use crate::log::{HardState, LogEntry, LogError, Metadata, SnapshotMark, failed};
+/// Zeros read behind the last byte in use, so that a small record that ends in zeros is judged whole.
+const ZEROS_READ_BYTES: u64 = 4096;
+/// Marks above the commit index: a snapshot's mark comes before the hard state that confirms it, so there is one, or a few after crashes.
+const PENDING_MARKS_MAX: usize = 64;
 
-/// An entry this far past the last one read is still taken for one that followed it.
-const ENTRIES_AHEAD_MAX: u64 = 65_536;
-
-/// What a log holds.
+/// What a log held when it was opened.
 #[derive(Debug)]
 pub struct Recovered {
     pub metadata: Metadata,
     pub hard_state: HardState,
-    /// The newest snapshot mark; its entries and those before are left out.
-    pub before: SnapshotMark,
-    /// The entries after it, without gaps.
+    /// The newest mark that the hard state's commit index confirms.
+    pub snapshot: SnapshotMark,
+    /// The entries after `snapshot`, without a hole.
     pub entries: Vec<LogEntry>,
-    pub warnings: Vec<Warning>,
+    /// Where each of `entries` lies.
+    pub positions: Vec<Position>,
+    pub torn_tail: Option<TornTail>,
+    /// Files in the directory that are no part of the log, by name.
+    pub foreign: Vec<String>,
 }
 
-/// Something found that is not as it should be, and does no harm.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Warning {
-    /// The rest of a write that was never acknowledged was cut.
-    TornTail {
-        file: String,
-        offset: u64,
-    },
-    ForeignFile(String),
+/// What was cut off the end of the log: never acknowledged, because no sync covered it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TornTail {
+    pub file: String,
+    pub offset: u64,
+    pub bytes: u64,
+    pub damage: &'static str,
 }
 
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Warning::TornTail { file, offset } => {
-                write!(f, "segment {file} ends in an unfinished write at offset {offset}, which was cut")
-            }
-            Warning::ForeignFile(name) => write!(f, "{name} is no segment of the log and is left alone"),
+/// What the log needs to go on writing.
+pub(super) struct Resume {
+    pub(super) recovered: Recovered,
+    pub(super) segments: BTreeMap<u64, (SegmentName, Arc<dyn DiskFile>)>,
+    pub(super) end: u64,
+    pub(super) chain: u32,
+    pub(super) last_index: u64,
+    pub(super) mark_sequence: u64,
+}
+
+pub(super) fn recover(disk: &dyn Disk) -> Result<Resume, LogError> {
+    let (names, foreign) = list(disk)?;
+    let mut replay = Replay::default();
+    let mut segments = BTreeMap::new();
+    let (mut chain, mut end, mut torn_tail) = (None, 0, None);
+    for (position, name) in names.iter().enumerate() {
+        let file_name = name.to_string();
+        let file = disk.open(&file_name).map_err(|source| LogError::io("open", &file_name, 0, source))?;
+        let mut scanner = Scanner::new(Arc::clone(&file), file_name, chain)?;
+        let damage = replay.segment(&mut scanner, name.sequence)?;
+        match (names.get(position + 1), damage) {
+            (Some(next), Some(damage)) => return Err(corrupt(&scanner, damage, format!("segment {next} follows it"))),
+            (Some(_), None) => {}
+            (None, damage) => torn_tail = judge_tail(&mut scanner, damage, &replay)?,
         }
+        chain = scanner.chain;
+        end = scanner.offset;
+        segments.insert(name.sequence, (name.clone(), file));
     }
+    let chain = chain.expect("a segment that was accepted starts with a crc record");
+    let mark_sequence = replay.mark_sequence;
+    let (name, file) = segments.last_entry().map(|last| last.get().clone()).ok_or(LogError::Missing)?;
+    let recovered = replay.finish(&name, torn_tail, foreign)?;
+    let last_index = recovered.entries.last().map_or(recovered.snapshot.index, |entry| entry.index);
+    clean_tail(&*file, &name.to_string(), end, recovered.torn_tail.as_ref())?;
+    Ok(Resume { recovered, segments, end, chain, last_index, mark_sequence })
 }
 
-/// Where the log goes on.
-pub(super) struct End {
-    pub(super) segments: Vec<SegmentName>,
-    pub(super) offset: u64,
-    pub(super) crc: u32,
-}
-
-pub(super) fn recover(disk: &mut dyn Disk) -> Result<(Recovered, End), LogError> {
-    let (segments, mut warnings) = segments(disk)?;
-    // The chain of a log that is whole from its making on starts at zero; where the head was released, anywhere.
-    let crc = segments.first().filter(|first| first.sequence == 0).map(|_| 0);
-    let mut reader = Reader { crc, ..Reader::default() };
-    let mut offset = 0;
-    for (position, segment) in segments.iter().enumerate() {
-        let name = segment.to_string();
-        let bytes = Bytes::from(disk.read(&name).map_err(failed("read", &name))?);
-        let is_last = position + 1 == segments.len();
-        offset = match reader.read_segment(&name, &bytes)? {
-            SegmentEnd::Clean(offset) => offset,
-            SegmentEnd::Damaged { offset, what } if !is_last || reader.valid_follows(&bytes, offset) => {
-                return Err(LogError::Corrupt { file: name, offset: offset as u64, what });
-            }
-            SegmentEnd::Damaged { offset, .. } => {
-                cut(disk, &name, &bytes, offset)?;
-                warnings.push(Warning::TornTail { file: name, offset: offset as u64 });
-                offset
-            }
-        };
-    }
-    let file = segments.last().map_or_else(String::new, SegmentName::to_string);
-    let corrupt = |what: &str| LogError::Corrupt { file: file.clone(), offset: offset as u64, what: what.to_owned() };
-    let metadata = reader.metadata.ok_or_else(|| corrupt("it does not say whose log it is"))?;
-    let before = reader.snapshot;
-    let mut entries = reader.entries;
-    entries.retain(|entry| entry.index > before.index);
-    if let Some(first) = entries.first()
-        && first.index != before.index + 1
-    {
-        return Err(corrupt(&format!("entry {} follows the mark of entry {}", first.index, before.index)));
-    }
-    let crc = reader.crc.ok_or_else(|| corrupt("it holds no record"))?;
-    let recovered = Recovered { metadata, hard_state: reader.hard_state, before, entries, warnings };
-    Ok((recovered, End { segments, offset: offset as u64, crc }))
-}
-
-/// The segments in order, and files that are none.
-fn segments(disk: &mut dyn Disk) -> Result<(Vec<SegmentName>, Vec<Warning>), LogError> {
-    let mut segments = Vec::new();
-    let mut warnings = Vec::new();
-    for name in disk.list().map_err(failed("list", "the log's directory"))? {
+/// Sorts the directory into segments, which must follow each other, and foreign files.
+fn list(disk: &dyn Disk) -> Result<(Vec<SegmentName>, Vec<String>), LogError> {
+    let (mut segments, mut foreign) = (Vec::new(), Vec::new());
+    for name in disk.list().map_err(|source| LogError::io("list", ".", 0, source))? {
         match SegmentName::parse(&name) {
             Some(segment) => segments.push(segment),
-            // A segment that was being made when the process died.
-            None if name.ends_with(".tmp") => {}
-            None => warnings.push(Warning::ForeignFile(name)),
+            None if name == TMP_NAME => {}
+            None => foreign.push(name),
         }
     }
     segments.sort();
     for pair in segments.windows(2) {
-        if pair[1].sequence != pair[0].sequence + 1 {
-            let what = format!("the next segment present is {}: those between are missing", pair[1]);
-            return Err(LogError::Corrupt { file: pair[0].to_string(), offset: 0, what });
+        if pair[0].sequence.checked_add(1) != Some(pair[1].sequence) {
+            return Err(LogError::Gap { reason: format!("segment {} is followed by {}", pair[0], pair[1]) });
         }
     }
-    Ok((segments, warnings))
+    if segments.is_empty() { Err(LogError::Missing) } else { Ok((segments, foreign)) }
 }
 
-/// Zeros everything from the offset on, so that what stood there never looks like a record again.
-fn cut(disk: &mut dyn Disk, name: &str, bytes: &Bytes, offset: usize) -> Result<(), LogError> {
-    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(offset, |last| (last + 1).max(offset));
-    disk.write_at(name, offset as u64, &vec![0; end - offset]).map_err(failed("write", name))?;
-    disk.sync(name).map_err(failed("sync", name))
+fn corrupt(scanner: &Scanner, damage: &'static str, evidence: String) -> LogError {
+    LogError::Corrupt { file: scanner.name.clone(), offset: scanner.offset, damage, evidence }
 }
 
-enum SegmentEnd {
-    /// Zeros, or nothing, from here on.
-    Clean(usize),
-    Damaged {
-        offset: usize,
-        what: String,
-    },
+/// Whether what lies behind the last good record of the last segment may be cut.
+fn judge_tail(
+    scanner: &mut Scanner,
+    damage: Option<&'static str>,
+    replay: &Replay,
+) -> Result<Option<TornTail>, LogError> {
+    let used = scanner.last_used()?;
+    if !replay.head_is_read {
+        return Err(corrupt(
+            scanner,
+            damage.unwrap_or("no records"),
+            "its first records were synced before it got its name".to_owned(),
+        ));
+    }
+    if used == scanner.offset {
+        return Ok(None);
+    }
+    let damage = damage.unwrap_or("zeros before the end");
+    let until = (used + ZEROS_READ_BYTES).min(scanner.size);
+    let mut rest = vec![0; usize::try_from(until - scanner.offset).unwrap_or(usize::MAX)];
+    let count = read(&*scanner.file, &scanner.name, &mut rest, scanner.offset)?;
+    rest.truncate(count);
+    match tail::judge(&rest, scanner.offset, scanner.chain.unwrap_or(0), &replay.newest) {
+        Verdict::Torn => Ok(Some(TornTail {
+            file: scanner.name.clone(),
+            offset: scanner.offset,
+            bytes: used - scanner.offset,
+            damage,
+        })),
+        Verdict::Corrupt { later } => {
+            let evidence = format!("a record at offset {} was written after it", scanner.offset + later as u64);
+            Err(corrupt(scanner, damage, evidence))
+        }
+    }
+}
+
+/// Leaves nothing but zeros behind the end, and makes sure that what was read is on disk: a process that died before its sync may have left it in
+/// the page cache only, and from here on it counts as durable.
+fn clean_tail(file: &dyn DiskFile, name: &str, end: u64, torn: Option<&TornTail>) -> Result<(), LogError> {
+    if torn.is_some() {
+        file.truncate(end).map_err(|source| LogError::io("truncate", name, end, source))?;
+    }
+    file.sync().map_err(|source| LogError::io("sync", name, end, source))?;
+    Ok(())
+}
+
+/// Why a record cannot follow the ones before it.
+enum Refusal {
+    /// Its bytes cannot be what was written: subject to the tail rule.
+    Damage(&'static str),
+    /// It is what was written, and makes no sense.
+    Inconsistent(String),
 }
 
 #[derive(Default)]
-struct Reader {
-    /// Where the chain stands; `None` before the first record.
-    crc: Option<u32>,
+struct Replay {
     metadata: Option<Metadata>,
-    hard_state: HardState,
-    snapshot: SnapshotMark,
+    newest: Newest,
+    snapshot: Option<SnapshotMark>,
+    mark_sequence: u64,
+    pending: Vec<(SnapshotMark, u64)>,
     entries: Vec<LogEntry>,
+    positions: Vec<Position>,
+    /// The crc and metadata records of the segment at hand have been read.
+    head_is_read: bool,
 }
 
-impl Reader {
-    fn read_segment(&mut self, name: &str, bytes: &Bytes) -> Result<SegmentEnd, LogError> {
-        let mut offset = 0;
+impl Replay {
+    /// Reads a segment to its end or to the first damage.
+    fn segment(&mut self, scanner: &mut Scanner, sequence: u64) -> Result<Option<&'static str>, LogError> {
+        self.head_is_read = false;
+        let mut count = 0_u64;
         loop {
-            let rest = bytes.slice(offset..);
-            if rest.iter().take(LENGTH_BYTES).all(|byte| *byte == 0) && rest.iter().all(|byte| *byte == 0) {
-                return Ok(SegmentEnd::Clean(offset));
+            let shape = match scanner.look()? {
+                Found::Record(shape) => shape,
+                Found::End if !self.head_is_read => return Ok(Some("no records")),
+                Found::End => return Ok(None),
+                Found::Damage(damage) => return Ok(Some(damage)),
+            };
+            let expected = [RecordKind::Crc, RecordKind::Metadata].get(usize::try_from(count).unwrap_or(2));
+            if expected.is_some_and(|kind| *kind != shape.kind) {
+                return Ok(Some("a segment starts with a crc and a metadata record"));
             }
-            let damaged = |what: &str| Ok(SegmentEnd::Damaged { offset, what: what.to_owned() });
-            let Some(frame) = Frame::parse(&rest) else { return damaged("a record can't be read") };
-            if !frame.continues(self.crc) {
-                return damaged("a record's checksum does not match");
+            match self.record(scanner, &shape, sequence) {
+                Ok(()) => {}
+                Err(Refusal::Damage(damage)) => return Ok(Some(damage)),
+                Err(Refusal::Inconsistent(reason)) => {
+                    return Err(LogError::Inconsistent { file: scanner.name.clone(), offset: scanner.offset, reason });
+                }
             }
-            let Some(record) = frame.record() else { return damaged("a record is not what its type demands") };
-            self.crc = Some(frame.crc);
-            self.take(record).map_err(|what| LogError::Corrupt {
-                file: name.to_owned(),
-                offset: offset as u64,
-                what,
-            })?;
-            offset += frame.size;
+            scanner.step(&shape);
+            count += 1;
+            self.head_is_read = count >= 2;
         }
     }
 
-    fn take(&mut self, record: Record) -> Result<(), String> {
-        match record {
-            Record::Crc => {}
-            Record::Metadata(metadata) => {
-                if self.metadata.is_some_and(|known| known != metadata) {
-                    return Err("it belongs to another member than the segments before it".to_owned());
-                }
+    fn record(&mut self, scanner: &Scanner, shape: &Shape, sequence: u64) -> Result<(), Refusal> {
+        let data = scanner.data(shape);
+        match shape.kind {
+            // The scanner has compared it with the chain.
+            RecordKind::Crc => Ok(()),
+            RecordKind::Metadata => {
+                self.metadata(record::decode_metadata(data).ok_or(Refusal::Damage("malformed metadata"))?)
+            }
+            RecordKind::State => self.state(record::decode_state(data).ok_or(Refusal::Damage("malformed hard state"))?),
+            RecordKind::Snapshot => {
+                self.mark(record::decode_snapshot(data).ok_or(Refusal::Damage("malformed snapshot mark"))?, sequence)
+            }
+            RecordKind::Entry => {
+                let entry = record::decode_entry(data).ok_or(Refusal::Damage("malformed entry"))?;
+                self.entry(entry, Position::of(sequence, scanner.offset, scanner.chain.unwrap_or(0), shape.end))
+            }
+        }
+    }
+
+    fn metadata(&mut self, metadata: Metadata) -> Result<(), Refusal> {
+        match self.metadata {
+            Some(known) if known != metadata => Err(Refusal::Damage("metadata differs from that of the first segment")),
+            Some(_) | None => {
                 self.metadata = Some(metadata);
+                Ok(())
             }
-            Record::State(state) => {
-                if state.term < self.hard_state.term {
-                    return Err(format!("term {} follows term {}", state.term, self.hard_state.term));
-                }
-                self.hard_state = state;
-            }
-            Record::Snapshot(mark) => {
-                if mark.index >= self.snapshot.index {
-                    self.snapshot = mark;
-                }
-            }
-            Record::Entry(entry) => self.take_entry(entry)?,
+        }
+    }
+
+    fn state(&mut self, state: HardState) -> Result<(), Refusal> {
+        let seen = self.newest.state;
+        if state.term < seen.term || state.commit < seen.commit || (state.term == 0 && state != HardState::default()) {
+            return Err(Refusal::Damage("the hard state goes back"));
+        }
+        self.newest.state = state;
+        let (confirmed, pending) =
+            std::mem::take(&mut self.pending).into_iter().partition(|(mark, _)| mark.index <= state.commit);
+        self.pending = pending;
+        for (mark, sequence) in confirmed {
+            self.confirm(mark, sequence);
         }
         Ok(())
     }
 
-    /// An entry replaces those at and after its index: a new leader's.
-    fn take_entry(&mut self, entry: LogEntry) -> Result<(), String> {
-        if let (Some(first), Some(last)) = (self.entries.first(), self.entries.last()) {
-            if entry.index > last.index + 1 {
-                return Err(format!("entry {} follows entry {}", entry.index, last.index));
-            }
-            let kept = usize::try_from(entry.index.saturating_sub(first.index)).unwrap_or(usize::MAX);
-            self.entries.truncate(kept);
+    fn mark(&mut self, mark: SnapshotMark, sequence: u64) -> Result<(), Refusal> {
+        if mark.index < self.newest.mark_index {
+            return Err(Refusal::Damage("the snapshot mark goes back"));
         }
-        // A copy: the record is a slice of the whole segment.
-        self.entries.push(LogEntry { data: Bytes::copy_from_slice(&entry.data), ..entry });
+        if mark.index <= self.newest.state.commit {
+            self.confirm(mark, sequence);
+            return Ok(());
+        }
+        if self.pending.len() == PENDING_MARKS_MAX {
+            self.pending.remove(0);
+        }
+        self.pending.push((mark, sequence));
         Ok(())
     }
 
-    /// Whether a valid record stands somewhere after the damaged one at this offset.
-    fn valid_follows(&self, bytes: &Bytes, damaged: usize) -> bool {
-        // Only a frame that parses is taken at its length: a length that was hit itself could reach past everything.
-        let own = parse_at(bytes, damaged);
-        if let Some(own) = &own
-            && parse_at(bytes, damaged + own.size).is_some_and(|next| next.continues(Some(own.crc)))
-        {
-            return true;
+    /// Takes a mark as the new start; the entries up to it are no longer needed.
+    fn confirm(&mut self, mark: SnapshotMark, sequence: u64) {
+        let first_kept = self.entries.partition_point(|entry| entry.index <= mark.index);
+        self.entries.drain(..first_kept);
+        self.positions.drain(..first_kept);
+        self.newest.mark_index = mark.index;
+        self.snapshot = Some(mark);
+        self.mark_sequence = sequence;
+    }
+
+    fn last_index(&self) -> u64 {
+        self.entries.last().map_or_else(|| self.snapshot.as_ref().map_or(0, |mark| mark.index), |entry| entry.index)
+    }
+
+    fn entry(&mut self, entry: LogEntry, position: Position) -> Result<(), Refusal> {
+        if entry.term == 0 || entry.index == 0 {
+            return Err(Refusal::Damage("an entry without term or index"));
         }
-        let mut at = damaged + own.map_or(ALIGNMENT, |own| own.size);
-        while at + LENGTH_BYTES <= bytes.len() {
-            if let Some(frame) = parse_at(bytes, at) {
-                let next = parse_at(bytes, at + frame.size);
-                if self.could_follow(&frame) || next.is_some_and(|next| next.continues(Some(frame.crc))) {
-                    return true;
-                }
+        if entry.index <= self.newest.state.commit && self.last_index() >= entry.index {
+            return Err(Refusal::Damage("a committed entry is rewritten"));
+        }
+        let last = self.last_index();
+        // The oldest segment may hold marks whose entries were released; `finish` checks that the newest one joins.
+        let is_start = self.newest.index == 0;
+        let follows_mark = self.pending.iter().any(|(mark, _)| mark.index + 1 == entry.index);
+        if entry.index > last + 1 && !is_start && !follows_mark {
+            return Err(Refusal::Inconsistent(format!("entry {} follows {last}", entry.index)));
+        }
+        // A mark above an entry that comes after it was never confirmed: the log went on without that snapshot.
+        self.pending.retain(|(mark, _)| mark.index < entry.index);
+        // A new leader's entry replaces the one at its index and all behind it.
+        let kept = self.entries.partition_point(|held| held.index < entry.index);
+        self.entries.truncate(kept);
+        self.positions.truncate(kept);
+        if self.entries.last().is_some_and(|before| before.term > entry.term) {
+            return Err(Refusal::Damage("an entry's term is below that of the entry before it"));
+        }
+        (self.newest.term, self.newest.index) = (self.newest.term, self.newest.index).max((entry.term, entry.index));
+        self.entries.push(entry);
+        self.positions.push(position);
+        Ok(())
+    }
+
+    /// Checks that mark and entries join.
+    fn finish(
+        mut self,
+        name: &SegmentName,
+        torn_tail: Option<TornTail>,
+        foreign: Vec<String>,
+    ) -> Result<Recovered, LogError> {
+        let Some(snapshot) = self.snapshot else {
+            return Err(LogError::Gap {
+                reason: format!("no snapshot mark at or below the commit index up to segment {name}"),
+            });
+        };
+        let hole = self.entries.iter().zip(snapshot.index + 1..).position(|(entry, expected)| entry.index != expected);
+        if let Some(hole) = hole {
+            let found = self.entries[hole].index;
+            if !self.pending.iter().any(|(mark, _)| mark.index + 1 == found) {
+                return Err(LogError::Gap {
+                    reason: format!(
+                        "entry {found} does not follow the snapshot mark at {} and the entries after it",
+                        snapshot.index
+                    ),
+                });
             }
-            at += ALIGNMENT;
+            // The hard state that would confirm the mark never reached the disk, so nothing behind the mark was acknowledged.
+            self.entries.truncate(hole);
+            self.positions.truncate(hole);
         }
-        false
+        let metadata = self.metadata.expect("the head of every segment was read");
+        let hard_state = self.newest.state;
+        Ok(Recovered {
+            metadata,
+            hard_state,
+            snapshot,
+            entries: self.entries,
+            positions: self.positions,
+            torn_tail,
+            foreign,
+        })
     }
-
-    fn could_follow(&self, frame: &Frame) -> bool {
-        let Some(Record::Entry(entry)) = frame.record() else { return false };
-        let last = self.entries.last().map_or(self.snapshot.index, |entry| entry.index);
-        let term = self.entries.last().map_or(self.snapshot.term, |entry| entry.term);
-        entry.index > last && entry.index - last <= ENTRIES_AHEAD_MAX && entry.term >= term
-    }
-}
-
-fn parse_at(bytes: &Bytes, at: usize) -> Option<Frame> {
-    (at < bytes.len()).then(|| Frame::parse(&bytes.slice(at..))).flatten()
 }

@@ -13,12 +13,13 @@
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 
 use crate::cluster::{self, ClusterId, Identity, Member, MemberId, Members};
 use crate::config::Config;
-use crate::log::{FileDisk, Log, Metadata, Recovered};
+use crate::log::{Disk, FileDisk, Log, LogOptions, Metadata, Recovered};
 use crate::mvcc::filter::Floor;
 use crate::mvcc::{self, AppliedMark, MvccOptions, Store, Writer};
 use crate::storage::Storage;
@@ -123,8 +124,10 @@ fn check_identity(row: &[u8], logged: Identity, store_dir: &Path) -> anyhow::Res
 fn open_log(config: &Config, store_exists: bool) -> anyhow::Result<(Log, Recovered)> {
     let wal_dir = config.member.wal_dir();
     make_dir(&wal_dir)?;
-    let disk = || FileDisk::open(&wal_dir, config.member.fsync);
-    if !Log::exists(&mut disk()?)? {
+    let place = || wal_dir.display().to_string();
+    let options = LogOptions { unsafe_no_fsync: !config.member.fsync, ..LogOptions::default() };
+    let disk: Arc<dyn Disk> = Arc::new(FileDisk::open(&wal_dir).with_context(place)?);
+    if !Log::exists(&*disk).with_context(place)? {
         if store_exists {
             bail!(
                 "{}: no log, but a store beside it: what was acknowledged may be missing. Put the log back (see \
@@ -134,11 +137,20 @@ fn open_log(config: &Config, store_exists: bool) -> anyhow::Result<(Log, Recover
         }
         let identity = identity_from_flags(config);
         let metadata = Metadata { node_id: identity.member_id.0, cluster_id: identity.cluster_id.0 };
-        drop(Log::create(disk()?, metadata).with_context(|| wal_dir.display().to_string())?);
+        drop(Log::create(Arc::clone(&disk), metadata, options).with_context(place)?);
     }
-    let (log, recovered) = Log::open(disk()?).with_context(|| wal_dir.display().to_string())?;
-    for warning in &recovered.warnings {
-        crate::warn!("found in the log's directory", what = warning.to_string());
+    let (log, recovered) = Log::open(disk, options).with_context(place)?;
+    if let Some(torn) = &recovered.torn_tail {
+        crate::warn!(
+            "cut an unfinished write off the end of the log",
+            segment = torn.file,
+            offset = torn.offset,
+            bytes = torn.bytes,
+            damage = torn.damage
+        );
+    }
+    for name in &recovered.foreign {
+        crate::warn!("found a file that is no segment of the log; it is left alone", path = wal_dir.join(name));
     }
     Ok((log, recovered))
 }

@@ -39,6 +39,8 @@ struct RoomState {
     /// What was admitted since.
     admitted_bytes: AtomicU64,
     log_waits: AtomicBool,
+    /// A refusal was logged, and there has not been ample room since.
+    said: AtomicBool,
 }
 
 impl Default for RoomState {
@@ -48,6 +50,7 @@ impl Default for RoomState {
             spare_bytes: AtomicU64::new(u64::MAX),
             admitted_bytes: AtomicU64::new(0),
             log_waits: AtomicBool::new(false),
+            said: AtomicBool::new(false),
         }
     }
 }
@@ -56,12 +59,14 @@ impl Default for RoomState {
 const WRITTEN_TIMES: u64 = 3;
 
 impl Room {
-    /// How much is free above the reserve now. Returns whether that is nothing.
-    pub(crate) fn look(&self, free_bytes: u64, reserve_bytes: u64) -> bool {
+    /// How much is free above the reserve now.
+    pub(crate) fn look(&self, free_bytes: u64, reserve_bytes: u64) {
         let spare_bytes = free_bytes.saturating_sub(reserve_bytes);
         self.0.admitted_bytes.store(0, Ordering::Release);
         self.0.spare_bytes.store(spare_bytes, Ordering::Release);
-        spare_bytes == 0
+        if spare_bytes > reserve_bytes && self.0.said.swap(false, Ordering::AcqRel) {
+            crate::info!("there is room on the disk again", free_bytes = free_bytes);
+        }
     }
 
     /// Whether a request of this cost still fits; if it does, it counts until the next look.
@@ -70,7 +75,15 @@ impl Room {
             return false;
         }
         let admitted = self.0.admitted_bytes.fetch_add(cost_bytes, Ordering::AcqRel) + cost_bytes;
-        admitted.saturating_mul(WRITTEN_TIMES) < self.0.spare_bytes.load(Ordering::Acquire)
+        let spare_bytes = self.0.spare_bytes.load(Ordering::Acquire);
+        let fits = admitted.saturating_mul(WRITTEN_TIMES) < spare_bytes;
+        if !fits && !self.0.said.swap(true, Ordering::AcqRel) {
+            crate::error!(
+                "writes are refused: the disk is nearly full; make room, then disarm the alarm",
+                spare_bytes = spare_bytes
+            );
+        }
+        fits
     }
 
     /// A write of the log found the disk full and is tried again and again. Returns what was known before.

@@ -46,14 +46,12 @@ pub(crate) struct Parts {
 pub(crate) fn start(parts: Parts) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new()
         .name("clock".into())
-        .spawn(move || ClockThread { parts, commit: Commit::default(), disk_low: false }.run())
+        .spawn(move || ClockThread { parts, commit: Commit::default() }.run())
 }
 
 struct ClockThread {
     parts: Parts,
     commit: Commit,
-    /// Whether the log has said that the disk is nearly full.
-    disk_low: bool,
 }
 
 /// The store's commit under way, as last seen.
@@ -101,18 +99,11 @@ impl ClockThread {
         }
     }
 
-    fn watch_disk(&mut self) {
+    fn watch_disk(&self) {
         self.parts.sizes.set_allocated_bytes(self.parts.store.sizes().allocated_bytes);
         let Ok(disk) = rustix::fs::statvfs(&self.parts.data_dir) else { return };
         let (free, whole) = (disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize);
-        let low = self.parts.room.look(free, DISK_RESERVE_BYTES.min(whole / DISK_RESERVE_DIVISOR));
-        if std::mem::replace(&mut self.disk_low, low) != low {
-            if low {
-                crate::error!("the disk is nearly full: writes are refused until there is room", "free-bytes" = free);
-            } else {
-                crate::info!("there is room on the disk again", "free-bytes" = free);
-            }
-        }
+        self.parts.room.look(free, DISK_RESERVE_BYTES.min(whole / DISK_RESERVE_DIVISOR));
     }
 
     fn watch_commit(&mut self, now_ms: u64) {

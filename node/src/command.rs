@@ -267,6 +267,26 @@ mod tests {
         assert_eq!((header.policy_epoch, command), (7, Command::Put(put)));
     }
 
+    proptest::proptest! {
+        /// The fuzz target of commands: whatever stands in an entry, decoding ends, and what it gives encodes again.
+        #[test]
+        fn any_bytes_are_decoded_or_refused(bytes: Vec<u8>) {
+            if let Ok((_, command)) = Command::decode(bytes.into()) {
+                drop(command.encode(0));
+            }
+        }
+
+        #[test]
+        fn mutated_commands_are_decoded_or_refused(at: proptest::sample::Index, byte: u8, cut: proptest::sample::Index) {
+            let mut bytes = Command::Txn(nested(9)).encode(5).to_vec();
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            bytes.truncate(cut.index(bytes.len()) + 1);
+            drop(Command::decode(bytes.clone().into()));
+            txn_depth(&bytes.into());
+        }
+    }
+
     #[test]
     fn no_bytes_make_the_decoder_panic() {
         let seed = Command::Txn(nested(3)).encode(0);

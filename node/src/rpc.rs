@@ -127,6 +127,8 @@ pub(crate) struct Options {
     keepalive_interval: Option<Duration>,
     keepalive_timeout: Duration,
     message_bytes_max: usize,
+    /// Calls of one message each way that take longer are logged.
+    slow_unary: Duration,
     /// How often the standing of the leader is looked at for streams that require one.
     election_timeout: Duration,
     pub(crate) origins: BTreeSet<String>,
@@ -140,6 +142,7 @@ impl From<&Config> for Options {
             keepalive_interval: config.grpc.keepalive_interval,
             keepalive_timeout: config.grpc.keepalive_timeout,
             message_bytes_max: config.limits.request_bytes_max + MESSAGE_OVERHEAD_BYTES,
+            slow_unary: config.upkeep.slow_unary_request,
             election_timeout: config.raft.election_timeout,
             origins: config.http.cors.clone(),
             hosts: config.http.host_whitelist.clone(),
@@ -155,6 +158,7 @@ impl Options {
             keepalive_interval: None,
             keepalive_timeout: Duration::from_secs(20),
             message_bytes_max: 1 << 20,
+            slow_unary: Duration::from_secs(1),
             election_timeout,
             origins,
             hosts,

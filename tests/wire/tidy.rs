@@ -58,6 +58,9 @@ const PURE: [&str; 5] = ["apply", "mvcc", "lease", "auth", "alarm"];
 /// What would make it depend on something else.
 const IMPURE: [&str; 6] = ["tokio", "async", ".await", "rand", "SystemTime", "Instant"];
 
+/// Files of the node that are tests from their first line.
+const TEST_FILES: [&str; 3] = ["/tests.rs", "/model.rs", "/golden.rs"];
+
 /// A source file, its code apart from its unit tests.
 struct Source {
     /// Below the workspace.
@@ -69,7 +72,7 @@ struct Source {
 impl Source {
     fn of_text(path: &str, text: &str) -> Source {
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
-        let is_tests = path.starts_with("node/") && path.ends_with("/tests.rs");
+        let is_tests = path.starts_with("node/") && TEST_FILES.iter().any(|name| path.ends_with(name));
         let tests_start = match is_tests {
             true => 0,
             false => lines.iter().position(|line| line == "#[cfg(test)]").unwrap_or(lines.len()),

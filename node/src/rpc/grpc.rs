@@ -165,6 +165,7 @@ where
     W: Future<Output = Result<A, E>> + Send,
 {
     Box::pin(async move {
+        let begun = Instant::now();
         let mut tally = None;
         let exchanged = within(call.deadline, exchange(&call, messages, decode, handler, &mut tally)).await;
         let (response, code) = match exchanged {
@@ -176,6 +177,11 @@ where
         };
         if let Some(tally) = &mut tally {
             tally.end(code);
+        }
+        let took = begun.elapsed();
+        if took > call.front.options.slow_unary {
+            let method = format!("/{}/{}", call.method.service(), call.method.name());
+            crate::warn!("request stats", "response type" = method, took = took, code = code.to_string());
         }
         response
     })

@@ -1,4 +1,4 @@
-//! Pages: health, version and metrics, on client and metrics URLs.
+//! Pages: health, version and metrics on client and metrics URLs; version and members on peer URLs.
 //!
 //! Paths, codes, headers and texts are those of etcd 3.7.3, since probes and load balancers read them. The JSON gateway
 //! (`/v3/`) is not in this release and says so. Nothing here changes anything.
@@ -15,15 +15,17 @@ use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CONTENT_TYPE, HOST,
     ORIGIN, X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use axum::middleware::{self, Next};
 use axum::routing::any;
+use serde::Serialize;
 
 use crate::config::ETCD_VERSION;
 use crate::rpc::{CLUSTER_VERSION, Node, Options};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
+const CLUSTER_ID: HeaderName = HeaderName::from_static("x-etcd-cluster-id");
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
 /// Stands for every origin or host in the flags.
@@ -37,7 +39,7 @@ pub(crate) fn client_pages(node: Arc<Node>, options: &Options) -> Router {
 /// Adds what only clients are served, and the checks that only they need.
 fn for_clients(pages: Router, options: &Options) -> Router {
     pages
-        .route("/version", any(version).layer(middleware::from_fn(only_get)))
+        .merge(version_page())
         .route("/v3/{*path}", any(no_gateway))
         .route("/v3beta/{*path}", any(no_gateway))
         .layer(middleware::from_fn_with_state(Arc::new(options.clone()), check_access))
@@ -46,6 +48,16 @@ fn for_clients(pages: Router, options: &Options) -> Router {
 /// What a metrics URL serves.
 pub(crate) fn metrics_pages(node: Arc<Node>) -> Router {
     pages(node)
+}
+
+/// What a peer URL serves: who this member is and whom it knows.
+pub(crate) fn peer_pages(node: Arc<Node>) -> Router {
+    let members = Router::new().route("/members", any(members)).layer(middleware::from_fn(only_get));
+    members.merge(version_page()).fallback(not_found).with_state(node)
+}
+
+fn version_page<S: Clone + Send + Sync + 'static>() -> Router<S> {
+    Router::new().route("/version", any(version)).layer(middleware::from_fn(only_get))
 }
 
 fn pages(node: Arc<Node>) -> Router {
@@ -59,6 +71,36 @@ async fn version() -> Response<Body> {
         format!(r#"{{"etcdserver":"{ETCD_VERSION}","etcdcluster":"{CLUSTER_VERSION}","storage":"{CLUSTER_VERSION}"}}"#);
     let mut response = Response::new(body.into());
     response.headers_mut().insert(CONTENT_TYPE, JSON);
+    response
+}
+
+/// A member as etcd writes it for its peers: what is empty is left out.
+#[derive(Serialize)]
+struct PeerMember {
+    id: u64,
+    #[serde(rename = "peerURLs")]
+    peer_urls: Vec<String>,
+    #[serde(rename = "isLearner", skip_serializing_if = "std::ops::Not::not")]
+    is_learner: bool,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    name: String,
+    #[serde(rename = "clientURLs", skip_serializing_if = "Vec::is_empty")]
+    client_urls: Vec<String>,
+}
+
+async fn members(State(node): State<Arc<Node>>) -> Response<Body> {
+    let members = node.members.list().into_iter().map(|member| PeerMember {
+        id: member.id.0,
+        peer_urls: member.peer_urls,
+        is_learner: member.is_learner,
+        name: member.name,
+        client_urls: member.client_urls,
+    });
+    let text = serde_json::to_string(&members.collect::<Vec<_>>()).expect("numbers and texts are always JSON");
+    let mut response = Response::new(format!("{text}\n").into());
+    response.headers_mut().insert(CONTENT_TYPE, JSON);
+    let cluster = HeaderValue::from_str(&node.facts.cluster_id.to_string()).expect("hexadecimal digits are a header");
+    response.headers_mut().insert(CLUSTER_ID, cluster);
     response
 }
 

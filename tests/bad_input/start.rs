@@ -52,9 +52,11 @@ fn an_unreadable_configuration_file_is_named() {
 #[test]
 fn a_port_in_use_is_named() {
     let member = member();
-    let taken = TcpListener::bind(("127.0.0.1", member.client_port)).unwrap();
-    refused(&member, &member.arguments()).says(&[&member.client_port.to_string(), "in use"]);
-    drop(taken);
+    for port in [member.client_port, member.peer_port] {
+        let taken = TcpListener::bind(("127.0.0.1", port)).unwrap();
+        refused(&member, &member.arguments()).says(&[&port.to_string(), "in use"]);
+        drop(taken);
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@
 mod directed;
 mod doctored;
 mod edges;
+mod pages;
 mod random;
 mod tidy;
 

@@ -148,7 +148,7 @@ const MEMBER: &[Flag] = &[
     works("heartbeat-interval", Unsigned, "100", "Milliseconds between heartbeats."),
     works("election-timeout", Unsigned, "1000", "Milliseconds without a leader before an election; at least 5 heartbeats, at most 50000."),
     idle("initial-election-tick-advance", Bool, "true", "a lone member elects itself at once"),
-    idle("listen-peer-urls", Urls, "http://localhost:2380", "one member has no peers, so nothing listens there"),
+    works("listen-peer-urls", Urls, "http://localhost:2380", "URLs to listen on for other members; one member serves /members and /version there."),
     works("listen-client-urls", Urls, "http://localhost:2379", "URLs to listen on for clients: gRPC, and HTTP unless --listen-client-http-urls is set."),
     works("listen-client-http-urls", Urls, "", "URLs to listen on for HTTP clients alone; gRPC URLs then serve no HTTP."),
     idle("max-snapshots", Unsigned, "5", NO_SNAPSHOT_FILES),

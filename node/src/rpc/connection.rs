@@ -45,6 +45,7 @@ const CANCELED_UNSEEN_MAX: usize = 1024;
 pub(super) struct Pages {
     client: Router,
     metrics: Router,
+    peer: Router,
 }
 
 impl Pages {
@@ -53,6 +54,7 @@ impl Pages {
         Pages {
             client: http::client_pages(Arc::clone(node), &front.options),
             metrics: http::metrics_pages(Arc::clone(node)),
+            peer: http::peer_pages(Arc::clone(node)),
         }
     }
 }
@@ -63,7 +65,11 @@ pub(super) async fn serve(front: Arc<Front>, pages: Pages, socket: TcpStream, ro
         return;
     }
     let builder = builder(&front, role);
-    let pages = if role == Role::Metrics { pages.metrics } else { pages.client };
+    let pages = match role {
+        Role::Client | Role::Grpc | Role::ClientPages => pages.client,
+        Role::Metrics => pages.metrics,
+        Role::Peer => pages.peer,
+    };
     let service = {
         let front = Arc::clone(&front);
         service_fn(move |request: Request<Incoming>| {
@@ -115,6 +121,6 @@ fn builder(front: &Front, role: Role) -> Builder<TokioExecutor> {
     match role {
         Role::Client => builder,
         Role::Grpc => builder.http2_only(),
-        Role::ClientPages | Role::Metrics => builder.http1_only(),
+        Role::ClientPages | Role::Metrics | Role::Peer => builder.http1_only(),
     }
 }

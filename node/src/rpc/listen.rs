@@ -23,6 +23,8 @@ pub(crate) enum Role {
     ClientPages,
     /// Metrics and health, alone.
     Metrics,
+    /// Pages for other members.
+    Peer,
 }
 
 /// Listeners that hold their ports and accept nobody yet.
@@ -62,17 +64,21 @@ impl std::error::Error for BindError {
     }
 }
 
-/// Binds every listener for clients.
+/// Binds every listener.
 ///
 /// # Errors
 /// The first that can't be bound; those bound before are let go.
 pub(crate) fn bind(listen: &ListenConfig) -> Result<Bound, BindError> {
-    let no_runtime = |source| BindError { url: "for clients".into(), address: None, source };
+    let no_runtime = |source| BindError { url: "anywhere".into(), address: None, source };
     let runtime = Builder::new_current_thread().enable_all().thread_name("accept").build().map_err(no_runtime)?;
     let client = if listen.client_http.is_empty() { Role::Client } else { Role::Grpc };
     let of = |urls: &[Url], role: Role| urls.iter().cloned().map(|url| (url, role)).collect::<Vec<_>>();
-    let wanted =
-        [of(&listen.client, client), of(&listen.client_http, Role::ClientPages), of(&listen.metrics, Role::Metrics)];
+    let wanted = [
+        of(&listen.peer, Role::Peer),
+        of(&listen.client, client),
+        of(&listen.client_http, Role::ClientPages),
+        of(&listen.metrics, Role::Metrics),
+    ];
     let entered = runtime.enter();
     let bound = wanted.into_iter().flatten().map(|(url, role)| Ok((bind_one(&url)?, role)));
     let bound: Result<Vec<_>, BindError> = bound.collect();

@@ -1,11 +1,11 @@
 //! Committed entries become changes, the same on every member.
 //!
 //! Pure in what it decides: no await, no clock, no randomness; what an entry does depends on the entries before it and
-//! nothing else. A refusal is such a decision: it is answered, and the entry counts as applied. A failure of the store is
-//! not: the process stops, since it no longer knows what it holds.
+//! nothing else. A refusal is such a decision: it is answered, and the entry counts as applied. A failure of the store
+//! is not: the process stops, since it no longer knows what it holds.
 //!
-//! The apply thread ([`thread`]) takes everything that is committed, applies it as one batch, commits that batch with its
-//! applied index to the store, hands the events to the watchers, and then answers.
+//! The apply thread ([`thread`]) takes everything that is committed, applies it as one batch, commits that batch with
+//! its applied index to the store, hands the events to the watchers, and then answers.
 
 pub(crate) mod thread;
 mod txn;

@@ -37,7 +37,8 @@ pub(crate) enum Command {
     MemberAttributes(ClusterMemberAttrSetRequest),
 }
 
-/// An entry whose bytes are no command. Every member finds the same, so the entry counts as applied and changes nothing.
+/// An entry whose bytes are no command. Every member finds the same, so the entry counts as applied and changes
+/// nothing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum DecodeError {
     /// Not a protobuf message of the expected shape.

@@ -1,9 +1,9 @@
 //! Agreement on the order of entries: who leads, what is committed, when a read is linearizable.
 //!
-//! [`driver`] owns the raft state machine and is a plain function from an event to effects; nothing in it does I/O, reads
-//! a clock or draws a random number, so a simulation can replay it. [`runner`] is the thread around it: it collects
-//! events, carries out the effects (log, apply queue, answers) and keeps the order that safety asks for. Everyone else
-//! holds a [`Handle`].
+//! [`driver`] owns the raft state machine and is a plain function from an event to effects; nothing in it does I/O,
+//! reads a clock or draws a random number, so a simulation can replay it. [`runner`] is the thread around it: it
+//! collects events, carries out the effects (log, apply queue, answers) and keeps the order that safety asks for.
+//! Everyone else holds a [`Handle`].
 //!
 //! Only the modules below name the crate `raft`.
 

@@ -1,7 +1,7 @@
 //! Leases: their TTLs, the keys attached to them, and when they run out.
 //!
-//! What is granted, revoked and attached changes only in apply and is the same on every member. When a lease runs out is
-//! this member's own reckoning, made by the leader from a clock handed in as `now_ms`; expiry is then proposed as a
+//! What is granted, revoked and attached changes only in apply and is the same on every member. When a lease runs out
+//! is this member's own reckoning, made by the leader from a clock handed in as `now_ms`; expiry is then proposed as a
 //! revocation. Apply reads no clock: a lease it grants starts to run at the next look at the clock, never before it was
 //! promised.
 

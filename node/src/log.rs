@@ -1,18 +1,20 @@
 //! The durable Raft log, in etcd's WAL record framing.
 //!
-//! Owns `<data-dir>/member/wal` and what is in it: segments of preallocated space, each beginning with a crc, a metadata and a hard state record, then
-//! whatever was appended.
+//! Owns `<data-dir>/member/wal` and what is in it: segments of preallocated space, each beginning with a crc, a
+//! metadata and a hard state record, then whatever was appended.
 //!
 //! ```text
 //! 0000000000000000-0000000000000000.wal   crc(0) metadata mark(0) | crc entry entry state | crc entry ...
 //! 0000000000000001-00000000000004d2.wal   crc    metadata state   | crc entry ... 0 0 0 0 (preallocated)
 //! ```
 //!
-//! Invariants: one crc chain runs through all records of all segments; behind the last record there are only zeros; a segment gets its name after its
-//! head is synced; an append that follows a sync begins with a crc record, so that recovery can tell what was durable (see `tail`).
+//! Invariants: one crc chain runs through all records of all segments; behind the last record there are only zeros; a
+//! segment gets its name after its head is synced; an append that follows a sync begins with a crc record, so that
+//! recovery can tell what was durable (see `tail`).
 //!
-//! Called by the thread that persists for consensus, one call at a time; [`Reader`]s may be used from anywhere. It knows nothing of Raft beyond the shape
-//! of entries, hard states and marks, and it refuses rather than guesses: recovery cuts only what cannot have been acknowledged.
+//! Called by the thread that persists for consensus, one call at a time; [`Reader`]s may be used from anywhere. It
+//! knows nothing of Raft beyond the shape of entries, hard states and marks, and it refuses rather than guesses:
+//! recovery cuts only what cannot have been acknowledged.
 
 mod disk;
 mod error;
@@ -214,8 +216,9 @@ impl Log {
 
     /// Appends entries, then the hard state, in one write, and syncs when told to.
     ///
-    /// Entries replace what the log holds from the first one's index on. After a failed write (`is_no_space`) the log is as before the call and the call
-    /// may be repeated. After a failed sync nobody knows what is on disk: every later call answers `Stopped`.
+    /// Entries replace what the log holds from the first one's index on. After a failed write (`is_no_space`) the log
+    /// is as before the call and the call may be repeated. After a failed sync nobody knows what is on disk: every
+    /// later call answers `Stopped`.
     pub fn append(
         &mut self,
         entries: &[LogEntry],
@@ -262,7 +265,8 @@ impl Log {
 
     /// Records that the state machine holds everything up to the mark. Call it when that is durable, never before.
     ///
-    /// The mark comes with a hard state that confirms it: recovery believes only marks at or below the commit index, and the commit index on disk may lag.
+    /// The mark comes with a hard state that confirms it: recovery believes only marks at or below the commit index,
+    /// and the commit index on disk may lag.
     pub fn mark_snapshot(&mut self, mark: &SnapshotMark) -> Result<(), LogError> {
         assert!(mark.index >= self.mark_index, "snapshot mark {} after {}", mark.index, self.mark_index);
         self.make_ready()?;
@@ -284,7 +288,8 @@ impl Log {
         self.sync().map(|_| ())
     }
 
-    /// Unlinks the segments at the head whose entries are all at or below `index`, and says how many. Keeps the last segment and the newest mark's.
+    /// Unlinks the segments at the head whose entries are all at or below `index`, and says how many. Keeps the last
+    /// segment and the newest mark's.
     pub fn release_to(&mut self, index: u64) -> Result<usize, LogError> {
         assert!(index <= self.mark_index, "log released to {index} beyond the snapshot mark {}", self.mark_index);
         let keeps_needed = |(sequence, name): (&u64, &SegmentName)| {
@@ -337,7 +342,8 @@ impl Log {
             let error = LogError::io("write", &self.name(), self.end, source);
             self.tail = TailState::Dirty;
             if self.take_back().is_err() {
-                // The write's own failure is the one to report; the next call tries again to take it back and fails until it can.
+                // The write's own failure is the one to report; the next call tries again to take it back and fails
+                // until it can.
             }
             return Err(error);
         }
@@ -356,7 +362,8 @@ impl Log {
         Ok(())
     }
 
-    /// Ends the segment and starts the next. etcd's order: the old one durable and without spare space, then the new one's head, then its name.
+    /// Ends the segment and starts the next. etcd's order: the old one durable and without spare space, then the new
+    /// one's head, then its name.
     fn cut(&mut self) -> Result<(), LogError> {
         let name = self.name();
         self.file.truncate(self.end).map_err(|source| LogError::io("truncate", &name, self.end, source))?;

@@ -1,9 +1,9 @@
 //! What the process counts, under etcd's names, so that dashboards and alerts written for etcd work as they stand.
 //!
 //! Owns every metric's name, help text and buckets (buckets and names are those seen on a running etcd 3.7.3). All of
-//! them are registered once, before the first request, so that each is shown with its zero; whoever counts holds a handle
-//! and pays an atomic addition. Values that another module owns (revision, sizes, leader) are not kept twice: the
-//! scrape sets them, see [`crate::http`]. A metric is listed here only if something real moves it.
+//! them are registered once, before the first request, so that each is shown with its zero; whoever counts holds a
+//! handle and pays an atomic addition. Values that another module owns (revision, sizes, leader) are not kept twice:
+//! the scrape sets them, see [`crate::http`]. A metric is listed here only if something real moves it.
 //!
 //! Counters are process-wide: a process is one member. Only this module and its children name the metrics crates.
 
@@ -100,8 +100,8 @@ impl Metrics {
             .labelled_counter("etcd_server_client_requests_total", [("type", kind), ("client_api_version", version)])
     }
 
-    /// Counts one run of a health check. Its series appear with the first run, as in etcd: a zero before that would read
-    /// as a failed check.
+    /// Counts one run of a health check. Its series appear with the first run, as in etcd: a zero before that would
+    /// read as a failed check.
     pub(crate) fn checked(&self, page: &str, check: &str, passed: bool) {
         let help = "1 if the check passed when it last ran, else 0.";
         let latest = self.registrar.labelled_gauge("etcd_server_healthcheck", help, [("type", page), ("name", check)]);
@@ -117,8 +117,8 @@ impl Metrics {
         text
     }
 
-    /// Folds recorded histogram samples into their buckets. Samples pile up until somebody scrapes or calls this, so one
-    /// shard does every few seconds.
+    /// Folds recorded histogram samples into their buckets. Samples pile up until somebody scrapes or calls this, so
+    /// one shard does every few seconds.
     pub(crate) fn fold_samples(&self) {
         self.handle.run_upkeep();
     }

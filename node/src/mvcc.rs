@@ -10,9 +10,9 @@
 //!   key index now:      b -> 5.0 created 3 version 2,   c -> 5.1 created 5 version 1
 //! ```
 //!
-//! One writer, the apply thread, owns [`Writer`]; any thread reads through [`Store`]. Readers see whole batches: the writer
-//! keeps what a batch changes beside the key index until the batch is in the engine, and then puts index and revision in
-//! place together. Nothing here awaits, reads a clock or draws a random number.
+//! One writer, the apply thread, owns [`Writer`]; any thread reads through [`Store`]. Readers see whole batches: the
+//! writer keeps what a batch changes beside the key index until the batch is in the engine, and then puts index and
+//! revision in place together. Nothing here awaits, reads a clock or draws a random number.
 
 pub(crate) mod compaction;
 pub(crate) mod filter;

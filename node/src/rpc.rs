@@ -1,10 +1,10 @@
 //! The front door: client connections, gRPC on them, and the services.
 //!
-//! [`listen`] binds, [`shards`] serves: one single-threaded runtime a core, a connection stays on the shard that got it.
-//! [`connection`] tells gRPC (HTTP/2) from pages (HTTP/1.1, see [`crate::http`]). [`grpc`] finds the method, decodes, sets
-//! the deadline, counts, encodes. The services ([`kv`], [`range_stream`], [`lease`], [`watch`], [`cluster`],
-//! [`maintenance`], [`auth`], [`health`]) know nothing of that: they are functions from a request to an answer or a
-//! [`Refusal`], so another transport can call them as they are.
+//! [`listen`] binds, [`shards`] serves: one single-threaded runtime a core, a connection stays on the shard that got
+//! it. [`connection`] tells gRPC (HTTP/2) from pages (HTTP/1.1, see [`crate::http`]). [`grpc`] finds the method,
+//! decodes, sets the deadline, counts, encodes. The services ([`kv`], [`range_stream`], [`lease`], [`watch`],
+//! [`cluster`], [`maintenance`], [`auth`], [`health`]) know nothing of that: they are functions from a request to an
+//! answer or a [`Refusal`], so another transport can call them as they are.
 //!
 //! Framing is hand-written over hyper; of tonic only the status type is used. What a client is told of a refusal is
 //! decided in [`status`] alone. Nothing here keeps state of its own between two requests but open streams.

@@ -31,8 +31,8 @@ use data_dir::DataDir;
 /// How long a start may wait for this member to lead and to apply what its log holds, before it says so and goes on
 /// waiting. Not a bound on the start itself: a long log takes the time it takes.
 const START_REMINDER: Duration = Duration::from_secs(10);
-/// How long a stop waits for work on the disk that is under way, such as a compaction. Cut short it is taken up again at
-/// the next start.
+/// How long a stop waits for work on the disk that is under way, such as a compaction. Cut short it is taken up again
+/// at the next start.
 const DISK_STOP_GRACE: Duration = Duration::from_millis(500);
 const DISK_STOP_POLL: Duration = Duration::from_millis(5);
 /// The version the cluster works at, as metrics name it.
@@ -47,8 +47,8 @@ const WATCH_STREAM_BYTES_MAX: usize = 8 << 20;
 /// Serves until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// One sentence that says what hinders the start, where, and what to do. Nothing on disk is changed before the listeners
-/// are bound and the data directory is found to be this member's.
+/// One sentence that says what hinders the start, where, and what to do. Nothing on disk is changed before the
+/// listeners are bound and the data directory is found to be this member's.
 #[expect(clippy::disallowed_methods, reason = "the clock seam: monotonic time of the process starts here")]
 pub fn run(config: Config) -> anyhow::Result<()> {
     let config = &config;
@@ -72,7 +72,8 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     serving.stop();
     member.stop()?;
     crate::info!("stopped");
-    // Everything is on disk; taking the engine down part by part would only keep whoever waits for this process waiting.
+    // Everything is on disk; taking the engine down part by part would only keep whoever waits for this process
+    // waiting.
     std::process::exit(0)
 }
 
@@ -202,7 +203,7 @@ impl Running {
             leases: leases.clone(),
             sizes,
             schedule: Schedule::new(mode(config.compaction.auto), clock::now_ms(started)),
-            data_dir: data.path,
+            dirs: [data.path, config.member.wal_dir()],
             room,
             started,
             stop: stopped.clone(),

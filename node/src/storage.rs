@@ -1,8 +1,8 @@
 //! The store's rows on disk: spaces, batches, views. The only module that names fjall.
 //!
-//! Rows are bytes here; `mvcc::row` says what they mean, and hands in the rule by which a compaction of the engine drops
-//! versions that nobody can read any more. A batch is atomic and not synced: the Raft log is what makes a write durable,
-//! and [`Storage::persist`] is called from time to time so that little of the log has to be replayed.
+//! Rows are bytes here; `mvcc::row` says what they mean, and hands in the rule by which a compaction of the engine
+//! drops versions that nobody can read any more. A batch is atomic and not synced: the Raft log is what makes a write
+//! durable, and [`Storage::persist`] is called from time to time so that little of the log has to be replayed.
 //!
 //! Traps of the engine that are minded here (fjall 3.1): a failed write poisons the database, after which every commit
 //! fails and the process has to stop; the engine compacts only after flushes, so a compaction is nudged by rotating;
@@ -226,8 +226,8 @@ impl Storage {
     }
 }
 
-/// Blocks of 512 bytes under a directory, in bytes. Files come and go while the engine works; one that is gone counts as
-/// nothing.
+/// Blocks of 512 bytes under a directory, in bytes. Files come and go while the engine works; one that is gone counts
+/// as nothing.
 fn allocated_bytes(dir: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(dir) else { return 0 };
     let size = |entry: io::Result<fs::DirEntry>| {

@@ -2,11 +2,11 @@
 //!
 //! JSON by default (`{"level":"info","ts":...,"caller":...,"msg":...,fields}`), tab separated with `--log-format
 //! console`. The macros [`info!`](crate::info) and its kin compare the level first: a line that is not wanted costs one
-//! relaxed load. A line that is wanted is built in one buffer and written with one `write` an output, so lines of several
-//! threads never mix.
+//! relaxed load. A line that is wanted is built in one buffer and written with one `write` an output, so lines of
+//! several threads never mix.
 //!
-//! Crates that speak the `log` facade (the storage engine) land in the same stream from `warn` up.
-//! A line that cannot be written is dropped: there is no better place to say so.
+//! Crates that speak the `log` facade (the storage engine) land in the same stream from `warn` up. A line that cannot
+//! be written is dropped: there is no better place to say so.
 
 mod bridge;
 mod line;

@@ -1,9 +1,9 @@
 //! Watches: changes go out to whoever asked for them, in order, each once.
 //!
 //! One thread, the *watch* thread, owns every watcher ([`core`]). The apply thread hands it each batch of changes right
-//! after the commit; streams hand it their requests; it puts encoded responses into each stream's outbox, from which the
-//! stream's shard sends them. The queue into the thread is one: a request made after a write was acknowledged is looked
-//! at after that write.
+//! after the commit; streams hand it their requests; it puts encoded responses into each stream's outbox, from which
+//! the stream's shard sends them. The queue into the thread is one: a request made after a write was acknowledged is
+//! looked at after that write.
 //!
 //! Bounds: changes that wait for the thread ([`Options::feed_bytes_max`]; past it they are not passed on, and watchers
 //! catch up from the store), recent changes kept ([`Options::recent_bytes_max`]), bytes that wait for one client
@@ -176,8 +176,8 @@ impl Hub {
     }
 }
 
-/// The client's side of a stream: what it asks for. Dropping it leaves the stream open: a client that has nothing more to
-/// ask still wants to hear.
+/// The client's side of a stream: what it asks for. Dropping it leaves the stream open: a client that has nothing more
+/// to ask still wants to hear.
 pub(crate) struct WatchRequests {
     queue: Arc<Queue>,
     stream: u64,

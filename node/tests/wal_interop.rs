@@ -1,4 +1,5 @@
-//! The log and etcd's own WAL package read each other's segments. The oracle is `tests/oracle/walcheck`, which `make oracle` builds.
+//! The log and etcd's own WAL package read each other's segments. The oracle is `tests/oracle/walcheck`, which `make
+//! oracle` builds.
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first thing that fails")]
 

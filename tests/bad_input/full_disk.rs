@@ -1,5 +1,5 @@
-//! A disk that takes no more. With root a small file system is mounted; where that is not allowed the process gets a bound on
-//! the size of its files instead, which fails writes in the same places.
+//! A disk that takes no more. With root a small file system is mounted; where that is not allowed the process gets a
+//! bound on the size of its files instead, which fails writes in the same places.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Bad input: whatever is wrong is said in one clear line or by the exact status, and a running member goes on.
 //!
-//! `start` is what keeps a member from starting, `requests` what clients send it, `connections` what arrives on its port
-//! without being gRPC, `full_disk` a disk that takes no more.
+//! `start` is what keeps a member from starting, `requests` what clients send it, `connections` what arrives on its
+//! port without being gRPC, `full_disk` a disk that takes no more.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

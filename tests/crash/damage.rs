@@ -1,7 +1,7 @@
 //! Damage to the log (case 55; etcd#15069, #16596, #11488, #5230).
 //!
-//! A torn tail is what a power cut leaves: the member starts without the torn record. Damage with valid records behind it is
-//! corruption: the member refuses to start and says where, and never serves without what is missing.
+//! A torn tail is what a power cut leaves: the member starts without the torn record. Damage with valid records behind
+//! it is corruption: the member refuses to start and says where, and never serves without what is missing.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

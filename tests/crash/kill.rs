@@ -1,7 +1,8 @@
 //! kill -9 under load, again and again (etcd#14370, etcd#14424, fjall#257).
 //!
-//! Writers note what they were promised. After each kill the member must come back with all of it: each key at its acknowledged
-//! revision or at a later write of the same writer that was on its way, both halves of every txn, the same hash of the past.
+//! Writers note what they were promised. After each kill the member must come back with all of it: each key at its
+//! acknowledged revision or at a later write of the same writer that was on its way, both halves of every txn, the same
+//! hash of the past.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

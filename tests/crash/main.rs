@@ -1,4 +1,5 @@
-//! Crashes: what was acknowledged survives, what was damaged is noticed, and a restart that hangs is called by its name.
+//! Crashes: what was acknowledged survives, what was damaged is noticed, and a restart that hangs is called by its
+//! name.
 //!
 //! `kill` is kill -9 under load, `damage` a torn or corrupt log, `restart` what must look the same before and after.
 

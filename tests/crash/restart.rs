@@ -1,4 +1,5 @@
-//! What must look the same before and after a restart: leases, alarms, compactions, members, and the way a member stops.
+//! What must look the same before and after a restart: leases, alarms, compactions, members, and the way a member
+//! stops.
 
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;

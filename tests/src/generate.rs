@@ -1,8 +1,9 @@
-//! Random scripts over a small alphabet, so that requests meet the same keys, revisions, leases and watchers all the time.
+//! Random scripts over a small alphabet, so that requests meet the same keys, revisions, leases and watchers all the
+//! time.
 //!
-//! Left out on purpose: requests that kill etcd or that it answers wrongly (a txn that deletes from a key on and puts inside;
-//! a streamed range with a sort target but no order; a compaction at 0), and what depends on the moment (short leases,
-//! hashes while a compaction runs in the background). Each of those has a script or test of its own.
+//! Left out on purpose: requests that kill etcd or that it answers wrongly (a txn that deletes from a key on and puts
+//! inside; a streamed range with a sort target but no order; a compaction at 0), and what depends on the moment (short
+//! leases, hashes while a compaction runs in the background). Each of those has a script or test of its own.
 
 use crate::random::Random;
 

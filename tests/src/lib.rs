@@ -1,11 +1,13 @@
 //! The harness of the black-box suites.
 //!
-//! Every suite drives the built binary over loopback and never links the server. Where a claim is "as etcd does it", a real
-//! etcd runs beside Kuorum, both get the same requests, and the answers are compared as text.
+//! Every suite drives the built binary over loopback and never links the server. Where a claim is "as etcd does it", a
+//! real etcd runs beside Kuorum, both get the same requests, and the answers are compared as text.
 //!
-//! - [`subject`], [`member`], [`etcdctl`]: processes under test, their directories and ports; each is killed by its own id
+//! - [`subject`], [`member`], [`etcdctl`]: processes under test, their directories and ports; each is killed by its own
+//!   id
 //! - [`client`]: the gRPC clients of one member
-//! - [`names`], [`request`], [`render`]: the request language of the scripts, and answers written so that two servers compare
+//! - [`names`], [`request`], [`render`]: the request language of the scripts, and answers written so that two servers
+//!   compare
 //! - [`watch_log`], [`side`]: one server answering a script
 //! - [`script`], [`lockstep`]: script files with expectations, and two sides run step by step
 //! - [`generate`], [`shrink`]: random scripts from a seed, and the smallest script that still shows a difference

@@ -1,6 +1,7 @@
 //! One server process of a test: its directory, ports, log and life.
 //!
-//! A member is killed by its own process id when dropped; its log is kept beside the data and its tail printed when the test fails.
+//! A member is killed by its own process id when dropped; its log is kept beside the data and its tail printed when the
+//! test fails.
 
 use std::ffi::OsString;
 use std::fs::File;

@@ -1,8 +1,8 @@
 //! What the names in a script mean on one server.
 //!
-//! Two servers never agree on ids and need not agree on revisions at the start of a script; a script therefore says `r3` for
-//! the third revision after its start, `h-1` for the one before the newest, `L2` for a lease, and answers are written back in
-//! the same words.
+//! Two servers never agree on ids and need not agree on revisions at the start of a script; a script therefore says
+//! `r3` for the third revision after its start, `h-1` for the one before the newest, `L2` for a lease, and answers are
+//! written back in the same words.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Random numbers from a seed. The generator is our own (splitmix64), so that a seed printed today replays after any upgrade
-//! of a crate.
+//! Random numbers from a seed. The generator is our own (splitmix64), so that a seed printed today replays after any
+//! upgrade of a crate.
 
 /// Names the seed of a run, so that a failing run can be repeated.
 const SEED_VARIABLE: &str = "KUORUM_SEED";

@@ -1,7 +1,8 @@
 //! Answers as text in the script's own words, so that the answers of two servers compare as strings.
 //!
-//! Every field is written or explicitly named here and left out: responses are taken apart without `..`, so that a field the
-//! interface gains cannot be missed. Ids, sizes and remaining times differ between servers and are reduced to what must hold.
+//! Every field is written or explicitly named here and left out: responses are taken apart without `..`, so that a
+//! field the interface gains cannot be missed. Ids, sizes and remaining times differ between servers and are reduced to
+//! what must hold.
 
 use kuorum_proto::etcdserverpb as pb;
 use kuorum_proto::mvccpb;
@@ -111,8 +112,8 @@ pub(crate) fn range(answer: &pb::RangeResponse, names: &Names) -> String {
     )
 }
 
-/// The chunks of a stream as one answer. Where chunks end depends on sizes and is not compared; that header, count and `more`
-/// stand on the last one only is.
+/// The chunks of a stream as one answer. Where chunks end depends on sizes and is not compared; that header, count and
+/// `more` stand on the last one only is.
 pub(crate) fn range_stream(chunks: &[pb::RangeResponse], names: &Names) -> String {
     let Some((last, before)) = chunks.split_last() else {
         return "stream without a message".to_owned();

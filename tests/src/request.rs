@@ -5,7 +5,8 @@
 //! delete a.. prev                       txn if [mod a = r1; value a..c != x] then [put a 2] else [range a]
 //! watch S1 a..b rev=r2 prev noput       compact h-3 physical
 //! ```
-//! Keys: `a` one key, `a..b` a range, `a..` everything from a; `""` is the empty string, `\x00` a byte, `z*400` a repetition.
+//! Keys: `a` one key, `a..b` a range, `a..` everything from a; `""` is the empty string, `\x00` a byte, `z*400` a
+//! repetition.
 
 use bytes::Bytes;
 use kuorum_proto::etcdserverpb as pb;

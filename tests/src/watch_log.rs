@@ -1,7 +1,8 @@
 //! One watch stream of a script: what was asked, what came, and the promises that every response must keep.
 //!
-//! Two servers may cut the same events into different responses, so events are logged per watcher in order, and how they were
-//! cut is only checked: a revision is never split unless fragments were asked for, and no header lies behind its events.
+//! Two servers may cut the same events into different responses, so events are logged per watcher in order, and how
+//! they were cut is only checked: a revision is never split unless fragments were asked for, and no header lies behind
+//! its events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

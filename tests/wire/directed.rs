@@ -1,4 +1,5 @@
-//! What a script cannot say: pings, fences in a loop, watchers beside writers, real etcdctl, answers of which only a part is fixed.
+//! What a script cannot say: pings, fences in a loop, watchers beside writers, real etcdctl, answers of which only a
+//! part is fixed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -123,7 +124,8 @@ fn a_streamed_range_with_a_target_but_no_order_repeats_nothing() {
     });
 }
 
-/// One watcher of the whole keyspace is the history; every other watcher must have received its part of it, whole and in order.
+/// One watcher of the whole keyspace is the history; every other watcher must have received its part of it, whole and
+/// in order.
 #[test]
 fn watchers_beside_writers_receive_the_history() {
     block_on(async {

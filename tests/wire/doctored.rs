@@ -1,4 +1,5 @@
-//! The comparison is itself tested: between two real etcds it sees nothing, and one falsified answer it sees and shrinks.
+//! The comparison is itself tested: between two real etcds it sees nothing, and one falsified answer it sees and
+//! shrinks.
 
 use kuorum_tests::generate;
 use kuorum_tests::lockstep::Pair;

@@ -1,7 +1,7 @@
 //! Wire parity: Kuorum and a real etcd get the same requests and must give the same answers.
 //!
-//! `edges` replays hand-picked scripts, `random` generated ones, `directed` holds what a script cannot say, `doctored` proves
-//! that a wrong answer is seen, and `tidy` holds the rules about the source.
+//! `edges` replays hand-picked scripts, `random` generated ones, `directed` holds what a script cannot say, `doctored`
+//! proves that a wrong answer is seen, and `tidy` holds the rules about the source.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

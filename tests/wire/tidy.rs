@@ -1,6 +1,7 @@
 //! Rules about the source that the compiler does not hold: which module may name what, and what no file may contain.
 //!
-//! A rule looks at code only: comments are cut, and the unit tests at the end of a file are left out where they do not matter.
+//! A rule looks at code only: comments are cut, and the unit tests at the end of a file are left out where they do not
+//! matter.
 
 use std::path::{Path, PathBuf};
 
@@ -26,8 +27,8 @@ const EDGES: [Edge; 12] = [
     Edge { name: "axum", allowed: &["rpc", "http", "server"] },
     Edge { name: "hyper", allowed: &["rpc", "http", "server"] },
     Edge { name: "wasmtime", allowed: &["plugin"] },
-    // Files: the store, the log and what is read at start; `trace` writes the log outputs, `metrics/process` reads /proc,
-    // `mvcc/startup` reads and writes the dump of the key index.
+    // Files: the store, the log and what is read at start; `trace` writes the log outputs, `metrics/process` reads
+    // /proc, `mvcc/startup` reads and writes the dump of the key index.
     Edge {
         name: "std::fs",
         allowed: &[
@@ -100,7 +101,8 @@ fn is_under(module: &str, prefixes: &[&str]) -> bool {
     prefixes.iter().any(|prefix| module.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('/') || rest == ".rs"))
 }
 
-/// Whether `code` names `name` as a path of its own: `fjall::Keyspace`, `use fjall;`, but not `super::fjall` or `my_fjall`.
+/// Whether `code` names `name` as a path of its own: `fjall::Keyspace`, `use fjall;`, but not `super::fjall` or
+/// `my_fjall`.
 fn names(code: &str, name: &str) -> bool {
     code.match_indices(name).any(|(start, _)| {
         let before = code[..start].chars().next_back();

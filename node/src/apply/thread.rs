@@ -17,8 +17,8 @@ use crate::mvcc::AppliedMark;
 use crate::mvcc::revision::Revision;
 use crate::watch::Feed;
 
-/// Entries applied in one batch of the store. Large enough that the batch's fixed cost is spread thin, small enough that
-/// the first answer of a long backlog does not wait for the last.
+/// Entries applied in one batch of the store. Large enough that the batch's fixed cost is spread thin, small enough
+/// that the first answer of a long backlog does not wait for the last.
 const BATCH_ENTRIES_MAX: usize = 1_024;
 /// How long the thread sleeps when there is nothing to do; it is woken by work, so this is only a bound.
 const IDLE_WAIT: Duration = Duration::from_secs(1);

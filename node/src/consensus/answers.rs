@@ -1,8 +1,8 @@
 //! The way back from the raft and apply threads to the request that waits on a shard.
 //!
-//! A shard is one thread with its own runtime. It keeps a table of waiting requests; a [`Ticket`] names a place in it and
-//! travels with the proposal. Whoever finishes requests collects their answers in a [`Delivery`] and hands each shard all
-//! of its answers at once, so that a batch of a hundred answers wakes a shard once, not a hundred times.
+//! A shard is one thread with its own runtime. It keeps a table of waiting requests; a [`Ticket`] names a place in it
+//! and travels with the proposal. Whoever finishes requests collects their answers in a [`Delivery`] and hands each
+//! shard all of its answers at once, so that a batch of a hundred answers wakes a shard once, not a hundred times.
 //!
 //! Bounds: [`WAITING_MAX`] requests a shard; a mailbox never holds more than the tickets its shard has given out.
 
@@ -30,8 +30,8 @@ pub(crate) type Answer = Result<Reply, Refusal>;
 pub(crate) struct Ticket {
     shard: u16,
     slot: u32,
-    /// Tells this use of the slot from earlier ones: a request that gave up frees its slot, and its late answer must not
-    /// reach the next holder.
+    /// Tells this use of the slot from earlier ones: a request that gave up frees its slot, and its late answer must
+    /// not reach the next holder.
     generation: u32,
 }
 

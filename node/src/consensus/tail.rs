@@ -1,7 +1,7 @@
 //! The recent part of the Raft log in memory, as the state machine of `raft` reads it.
 //!
-//! Holds every entry since the last release. Its size is bounded by the driver, which has the store made durable and the
-//! head released after so many entries or bytes; see [`Tail::payload_bytes`].
+//! Holds every entry since the last release. Its size is bounded by the driver, which has the store made durable and
+//! the head released after so many entries or bytes; see [`Tail::payload_bytes`].
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,8 @@
 //! The simulation seam of the log: named files in one directory.
 //!
-//! [`FileDisk`] is the real one; `MemDisk` (in `mem_disk`) loses, tears and flips bytes on demand. Nothing in the log touches `std::fs` but through
-//! this trait, and nothing here knows about records. Every call blocks; the log's own thread makes them.
+//! [`FileDisk`] is the real one; `MemDisk` (in `mem_disk`) loses, tears and flips bytes on demand. Nothing in the log
+//! touches `std::fs` but through this trait, and nothing here knows about records. Every call blocks; the log's own
+//! thread makes them.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;

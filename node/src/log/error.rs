@@ -6,7 +6,8 @@ use std::io;
 /// Why the log refused or failed.
 #[derive(Debug)]
 pub enum LogError {
-    /// The disk refused an operation. After a failed write the log may be used again (see `Log::append`); after a failed sync it may not.
+    /// The disk refused an operation. After a failed write the log may be used again (see `Log::append`); after a
+    /// failed sync it may not.
     Io { op: &'static str, file: String, offset: u64, source: io::Error },
     /// A record is damaged and records written later are intact, so this is no torn write.
     Corrupt { file: String, offset: u64, damage: &'static str, evidence: String },

@@ -1,7 +1,7 @@
 //! A [`Disk`] in memory whose power can fail: for tests and for the simulator.
 //!
-//! Every change is in the journal until a sync makes it durable. [`MemDisk::crash`] keeps a prefix of the journal, counted in bytes, so a write can be
-//! torn at any byte; later writes are then lost as a whole.
+//! Every change is in the journal until a sync makes it durable. [`MemDisk::crash`] keeps a prefix of the journal,
+//! counted in bytes, so a write can be torn at any byte; later writes are then lost as a whole.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -54,7 +54,8 @@ impl MemDisk {
         Self::default()
     }
 
-    /// Loses power: keeps what was synced and the first `unsynced_bytes_kept` bytes of what was not (a change that is no write counts as one byte).
+    /// Loses power: keeps what was synced and the first `unsynced_bytes_kept` bytes of what was not (a change that is
+    /// no write counts as one byte).
     pub fn crash(&self, unsynced_bytes_kept: usize) {
         let mut state = self.state.lock();
         let mut budget = unsynced_bytes_kept;

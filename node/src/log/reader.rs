@@ -1,4 +1,5 @@
-//! Reading single entries back while the log goes on: what an in-memory tail has dropped and a slow follower still needs.
+//! Reading single entries back while the log goes on: what an in-memory tail has dropped and a slow follower still
+//! needs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

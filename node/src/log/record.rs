@@ -6,9 +6,9 @@
 //! data    by type: metadata, entry, hard state, (crc: none), snapshot mark; all small protobufs
 //! ```
 //!
-//! The crc covers the data only, so the reader is strict about all else: fields in ascending order, shortest varints, every length filled exactly, no
-//! unknown field. etcd writes just that. A flipped bit outside the data then breaks the form instead of giving another meaning.
-//! Nothing here does I/O; allocation is bounded by the input.
+//! The crc covers the data only, so the reader is strict about all else: fields in ascending order, shortest varints,
+//! every length filled exactly, no unknown field. etcd writes just that. A flipped bit outside the data then breaks the
+//! form instead of giving another meaning. Nothing here does I/O; allocation is bounded by the input.
 
 use bytes::Bytes;
 use crc32c::crc32c_append;
@@ -192,7 +192,8 @@ pub(super) fn frame_bytes(field: u64) -> Option<usize> {
     frame_length(field).map(|(length, padding)| LENGTH_BYTES + length + padding)
 }
 
-/// Checks the form of the frame at the start of `bytes`, which may lack the end of an entry's payload. Says nothing of the crc.
+/// Checks the form of the frame at the start of `bytes`, which may lack the end of an entry's payload. Says nothing of
+/// the crc.
 pub(super) fn shape(bytes: &[u8]) -> Option<Shape> {
     let shape = outline(bytes)?;
     let held = &bytes[shape.data_start.min(bytes.len())..shape.data_end.min(bytes.len())];

@@ -1,7 +1,7 @@
 //! Reads a log back: every segment once, in order, through a window.
 //!
-//! Decides what is kept (the newest valid mark and the entries behind it), what is cut (a torn tail, see `tail`) and what is refused. It changes the disk
-//! only at the end, to clean the tail; when it refuses, nothing has changed.
+//! Decides what is kept (the newest valid mark and the entries behind it), what is cut (a torn tail, see `tail`) and
+//! what is refused. It changes the disk only at the end, to clean the tail; when it refuses, nothing has changed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use super::{HardState, LogEntry, Metadata, SnapshotMark, TMP_NAME};
 
 /// Zeros read behind the last byte in use, so that a small record that ends in zeros is judged whole.
 const ZEROS_READ_BYTES: u64 = 4096;
-/// Marks above the commit index: a snapshot's mark comes before the hard state that confirms it, so there is one, or a few after crashes.
+/// Marks above the commit index: a snapshot's mark comes before the hard state that confirms it, so there is one, or a
+/// few after crashes.
 const PENDING_MARKS_MAX: usize = 64;
 
 /// What a log held when it was opened.
@@ -141,8 +142,8 @@ fn judge_tail(
     }
 }
 
-/// Leaves nothing but zeros behind the end, and makes sure that what was read is on disk: a process that died before its sync may have left it in
-/// the page cache only, and from here on it counts as durable.
+/// Leaves nothing but zeros behind the end, and makes sure that what was read is on disk: a process that died before
+/// its sync may have left it in the page cache only, and from here on it counts as durable.
 fn clean_tail(file: &dyn DiskFile, name: &str, end: u64, torn: Option<&TornTail>) -> Result<(), LogError> {
     if torn.is_some() {
         file.truncate(end).map_err(|source| LogError::io("truncate", name, end, source))?;
@@ -326,7 +327,8 @@ impl Replay {
                     ),
                 });
             }
-            // The hard state that would confirm the mark never reached the disk, so nothing behind the mark was acknowledged.
+            // The hard state that would confirm the mark never reached the disk, so nothing behind the mark was
+            // acknowledged.
             self.entries.truncate(hole);
             self.positions.truncate(hole);
         }

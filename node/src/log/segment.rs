@@ -1,7 +1,8 @@
 //! Segment files: their names, and reading one record after the other.
 //!
-//! A segment is named by its sequence number and the index of the first entry it may hold (`%016x-%016x.wal`, etcd's form). The scanner holds a window
-//! of the file, never the whole file, and checks form and crc; what records mean is for `recovery`.
+//! A segment is named by its sequence number and the index of the first entry it may hold (`%016x-%016x.wal`, etcd's
+//! form). The scanner holds a window of the file, never the whole file, and checks form and crc; what records mean is
+//! for `recovery`.
 
 use std::sync::Arc;
 
@@ -11,7 +12,8 @@ use super::disk::DiskFile;
 use super::error::LogError;
 use super::record::{self, FRAME_ALIGN, RecordKind, Shape};
 
-/// How much of a segment is read at once: large against a record, small against a segment. A longer record widens the window while it is read.
+/// How much of a segment is read at once: large against a record, small against a segment. A longer record widens the
+/// window while it is read.
 const WINDOW_BYTES: usize = 1 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

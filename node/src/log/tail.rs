@@ -1,20 +1,25 @@
 //! Is damage in the last segment a torn write or corruption?
 //!
-//! A power cut tears only what no sync covered, and that is the end of the log. So damage with a later record behind it is corruption, damage with
-//! none is a torn tail. A **later record** is a frame
+//! A power cut tears only what no sync covered, and that is the end of the log. So damage with a later record behind it
+//! is corruption, damage with none is a torn tail. A **later record** is a frame
 //! - of perfect form (length, padding, every inner length; see `record`),
-//! - that starts behind the damaged record's own extent when that record's form still gives one. The value of a torn put may hold the image of a log;
-//!   what lies inside the record never counts. When the form is gone, every aligned offset is tried;
-//! - that is newer than all before the damage: an entry by (term, index), a hard state by (term, commit, vote), a mark by index. A stale frame is not.
-//! - or that continues the damaged record: its crc follows from the crc the damaged record claims, or from the crc its bytes give when only what stands
-//!   around the data is damaged. So an unchanged hard state and a bare crc record count too.
+//! - that starts behind the damaged record's own extent when that record's form still gives one. The value of a torn
+//!   put may hold the image of a log; what lies inside the record never counts. When the form is gone, every aligned
+//!   offset is tried;
+//! - that is newer than all before the damage: an entry by (term, index), a hard state by (term, commit, vote), a mark
+//!   by index. A stale frame is not.
+//! - or that continues the damaged record: its crc follows from the crc the damaged record claims, or from the crc its
+//!   bytes give when only what stands around the data is damaged. So an unchanged hard state and a bare crc record
+//!   count too.
 //!
-//! The chained crc cannot decide alone: when the data is damaged and the claimed crc with it, the seed of what follows is lost.
+//! The chained crc cannot decide alone: when the data is damaged and the claimed crc with it, the seed of what follows
+//! is lost.
 //!
-//! One thing looks like corruption and is none: the pages of one unsynced write may reach the disk in any order, so that a hole of zeros stands before
-//! intact records. Every append that follows a sync starts with a crc record, the **sync marker**: what precedes it was durable. A hole of zeroed sectors
-//! with no marker behind it is therefore torn; with one it is corruption. A marker counts when the record behind it continues its crc. The
-//! price: a bit that rots in the last append, in a value that itself holds a sector of zeros, is taken for a torn write.
+//! One thing looks like corruption and is none: the pages of one unsynced write may reach the disk in any order, so
+//! that a hole of zeros stands before intact records. Every append that follows a sync starts with a crc record, the
+//! **sync marker**: what precedes it was durable. A hole of zeroed sectors with no marker behind it is therefore torn;
+//! with one it is corruption. A marker counts when the record behind it continues its crc. The price: a bit that rots
+//! in the last append, in a value that itself holds a sector of zeros, is taken for a torn write.
 
 use crc32c::crc32c_append;
 
@@ -24,9 +29,11 @@ use super::segment::align;
 
 /// Disks write sectors whole; etcd's decoder looks for torn writes at the same size.
 const SECTOR_BYTES: u64 = 512;
-/// The start of a frame (length field and first record fields) is never zero, so fewer zeros than this prove no lost sector.
+/// The start of a frame (length field and first record fields) is never zero, so fewer zeros than this prove no lost
+/// sector.
 const HOLE_BYTES_MIN: usize = 16;
-/// What stands before a record's data at most: frame length, type, crc, length of the data, each varint at its longest in use.
+/// What stands before a record's data at most: frame length, type, crc, length of the data, each varint at its longest
+/// in use.
 const HEAD_BYTES_MAX: usize = 32;
 /// Records longer than this are not searched for a damaged head; etcd's largest request is 1.5 MiB by default.
 const SEARCHED_BYTES_MAX: usize = 2 << 20;
@@ -49,7 +56,8 @@ pub(super) enum Verdict {
     },
 }
 
-/// Judges the damage at the start of `rest`, which lies at `offset` in its segment, follows the crc `chain`, and reaches behind the last byte in use.
+/// Judges the damage at the start of `rest`, which lies at `offset` in its segment, follows the crc `chain`, and
+/// reaches behind the last byte in use.
 pub(super) fn judge(rest: &[u8], offset: u64, chain: u32, newest: &Newest) -> Verdict {
     let damaged = record::outline(rest);
     let start = damaged.map_or(FRAME_ALIGN, |shape| align(shape.end));
@@ -81,7 +89,8 @@ fn continues(seed: u32, frame: &[u8], shape: &Shape) -> bool {
     frame.get(shape.data_start..shape.data_end).is_some_and(|data| crc32c_append(seed, data) == shape.crc)
 }
 
-/// True when `frame` continues the data in `gap` as it stands: then only the head around that data is damaged, and no sector was lost.
+/// True when `frame` continues the data in `gap` as it stands: then only the head around that data is damaged, and no
+/// sector was lost.
 fn has_whole_data(gap: &[u8], damaged: Option<&Shape>, chain: u32, frame: &[u8], shape: &Shape) -> bool {
     if let Some(damaged) = damaged {
         let held = gap.get(damaged.data_start..damaged.data_end);

@@ -33,7 +33,8 @@ pub(crate) struct Parts {
     pub(crate) leases: Leases,
     pub(crate) sizes: Sizes,
     pub(crate) schedule: Schedule,
-    pub(crate) data_dir: PathBuf,
+    /// The directories of the store and of the log, which may lie on different disks.
+    pub(crate) dirs: [PathBuf; 2],
     /// Told when the disk is nearly full.
     pub(crate) room: Room,
     /// Where monotonic time starts for this process.
@@ -101,9 +102,15 @@ impl ClockThread {
 
     fn watch_disk(&self) {
         self.parts.sizes.set_allocated_bytes(self.parts.store.sizes().allocated_bytes);
-        let Ok(disk) = rustix::fs::statvfs(&self.parts.data_dir) else { return };
-        let (free, whole) = (disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize);
-        self.parts.room.look(free, DISK_RESERVE_BYTES.min(whole / DISK_RESERVE_DIVISOR));
+        let looks = self.parts.dirs.iter().filter_map(|dir| {
+            let disk = rustix::fs::statvfs(dir).ok()?;
+            let (free, whole) = (disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize);
+            Some((free, DISK_RESERVE_BYTES.min(whole / DISK_RESERVE_DIVISOR)))
+        });
+        // The fuller disk decides.
+        if let Some((free, reserve)) = looks.min_by_key(|(free, reserve)| free.saturating_sub(*reserve)) {
+            self.parts.room.look(free, reserve);
+        }
     }
 
     fn watch_commit(&mut self, now_ms: u64) {

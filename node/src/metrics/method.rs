@@ -1,5 +1,5 @@
-//! Counts by gRPC method. Every method and code exists from the start with its zero, since dashboards subtract one series
-//! from another (open streams are started minus handled).
+//! Counts by gRPC method. Every method and code exists from the start with its zero, since dashboards subtract one
+//! series from another (open streams are started minus handled).
 
 use ::metrics::{Counter, Histogram};
 

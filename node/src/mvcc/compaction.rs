@@ -1,9 +1,10 @@
 //! Carrying a compaction out on disk.
 //!
-//! [`Writer::compact`](crate::mvcc::Writer::compact) moves the compacted revision, and from then on nobody can read below
-//! it. This pass makes the rows go: the hash of what goes is taken first; then the engine is allowed to drop superseded
-//! versions whenever it rewrites tables; keys that were deleted are removed row by row, oldest row first, so that at no
-//! point an older version can show; and the changes below the compacted revision are dropped by whole tables.
+//! [`Writer::compact`](crate::mvcc::Writer::compact) moves the compacted revision, and from then on nobody can read
+//! below it. This pass makes the rows go: the hash of what goes is taken first; then the engine is allowed to drop
+//! superseded versions whenever it rewrites tables; keys that were deleted are removed row by row, oldest row first, so
+//! that at no point an older version can show; and the changes below the compacted revision are dropped by whole
+//! tables.
 //!
 //! A tombstone exactly at the compacted revision stays until the next compaction, since a watch may start there
 //! (etcd#19179). A pass that a crash cut short is done again from its beginning, which changes nothing it had done.

@@ -1,9 +1,9 @@
 //! Which versions a compaction of the engine may drop: those superseded at or below the floor.
 //!
-//! The engine shows rows of some of its tables, in row order: a key's versions newest first. A version may go when a newer
-//! one of the same key, itself at or below the floor, was shown in the same run. The newest version at or below the floor
-//! always stays, and so do tombstones in that place: with an older version hidden in another table, dropping the tombstone
-//! would bring it back. Keys that are dead for good are removed row by row instead, see `compaction`.
+//! The engine shows rows of some of its tables, in row order: a key's versions newest first. A version may go when a
+//! newer one of the same key, itself at or below the floor, was shown in the same run. The newest version at or below
+//! the floor always stays, and so do tombstones in that place: with an older version hidden in another table, dropping
+//! the tombstone would bring it back. Keys that are dead for good are removed row by row instead, see `compaction`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

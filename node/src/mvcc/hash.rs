@@ -1,11 +1,11 @@
 //! HashKV: one number for the history up to a revision, equal to etcd's for the same history.
 //!
-//! etcd feeds every stored record, in revision order, into one CRC-32C. Rows stand here in key order, so a scan notes the
-//! CRC and the length of each record's piece, and the pieces are then joined in revision order: the CRC of a
+//! etcd feeds every stored record, in revision order, into one CRC-32C. Rows stand here in key order, so a scan notes
+//! the CRC and the length of each record's piece, and the pieces are then joined in revision order: the CRC of a
 //! concatenation follows from the CRCs and lengths of its parts.
 //!
-//! What counts is what etcd keeps (storage/mvcc/hash.go): at or below the compacted revision only the version of each key
-//! that is visible at the revision asked for; and never a tombstone exactly at the compacted revision, which older
+//! What counts is what etcd keeps (storage/mvcc/hash.go): at or below the compacted revision only the version of each
+//! key that is visible at the revision asked for; and never a tombstone exactly at the compacted revision, which older
 //! versions of etcd removed. When no key at all is visible there, etcd leaves nothing out and so counts what its
 //! compaction left.
 

@@ -1,8 +1,8 @@
 //! The ordered index of the live keys: for each, what is known of its current version, all in memory.
 //!
-//! It answers existence, versions and counts without a read from storage, and tells a range which keys it holds. The store
-//! owns it and changes it with each applied request; nothing else writes it. It holds no values, no deleted keys and no
-//! older versions, and it has no limit of its own: the quota bounds the keys.
+//! It answers existence, versions and counts without a read from storage, and tells a range which keys it holds. The
+//! store owns it and changes it with each applied request; nothing else writes it. It holds no values, no deleted keys
+//! and no older versions, and it has no limit of its own: the quota bounds the keys.
 //!
 //! ```text
 //!              KeyIndex
@@ -98,7 +98,8 @@ impl KeyIndex {
         let (ControlFlow::Continue(()) | ControlFlow::Break(())) = self.scan(range, f);
     }
 
-    /// The memory the index takes, without the allocator's own share. Looks at every leaf: for metrics, not for requests.
+    /// The memory the index takes, without the allocator's own share. Looks at every leaf: for metrics, not for
+    /// requests.
     #[cfg(test)]
     pub(crate) fn resident_bytes(&self) -> usize {
         size_of::<Self>() + self.root.resident_bytes()

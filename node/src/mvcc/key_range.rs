@@ -1,8 +1,8 @@
 //! The range of keys that a request, a watcher or a permission names.
 //!
-//! etcd writes a range as a key and a range end, and gives three meanings to the pair. [`KeyRange::from_wire`] is the only
-//! place that reads them; everything behind it matches on the three forms. It refuses nothing: a request whose key may not
-//! be empty is refused before a range is made of it.
+//! etcd writes a range as a key and a range end, and gives three meanings to the pair. [`KeyRange::from_wire`] is the
+//! only place that reads them; everything behind it matches on the three forms. It refuses nothing: a request whose key
+//! may not be empty is refused before a range is made of it.
 
 use std::ops::Bound;
 
@@ -21,8 +21,8 @@ impl<'a> KeyRange<'a> {
 
     /// The range that `key` and `range_end` mean on the wire.
     ///
-    /// A range end of one zero byte means no end. With a key of one zero byte, the smallest key a client can write, that
-    /// is every key. A range end at or below the key is an empty span, as etcd answers such a range with no keys.
+    /// A range end of one zero byte means no end. With a key of one zero byte, the smallest key a client can write,
+    /// that is every key. A range end at or below the key is an empty span, as etcd answers such a range with no keys.
     pub(crate) fn from_wire(key: &'a [u8], range_end: &'a [u8]) -> Self {
         match range_end {
             [] => KeyRange::One(key),

@@ -1,5 +1,5 @@
-//! Random histories against a model that keeps every version in a map: reads at any revision, counts, the history, hashes
-//! over restarts and compactions, and what is in use.
+//! Random histories against a model that keeps every version in a map: reads at any revision, counts, the history,
+//! hashes over restarts and compactions, and what is in use.
 
 use std::collections::BTreeMap;
 

@@ -7,8 +7,8 @@
 //!      value: flags, row bytes, superseded bytes as varints, user key
 //! ```
 //!
-//! So a scan of `kv` gives keys in their order and, for each, its versions newest first; a scan of `rev` gives changes in
-//! the order in which they happened.
+//! So a scan of `kv` gives keys in their order and, for each, its versions newest first; a scan of `rev` gives changes
+//! in the order in which they happened.
 
 use bytes::{Buf, Bytes};
 use prost::encoding::{decode_varint, encode_varint};

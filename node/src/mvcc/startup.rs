@@ -1,9 +1,9 @@
 //! Opening the store, and the dump of the key index that makes it quick.
 //!
-//! The dump is a shortcut: the index as of some revision, or a little newer in places, since it is copied in pieces while
-//! writes go on. A start loads it and goes through the changes after that revision; each sets its key to what the newest of
-//! them says, so the pieces that were newer come out the same. Without a dump, or with one that is damaged or so old that
-//! the changes after it are many or partly dropped, the index is built from one scan of all versions.
+//! The dump is a shortcut: the index as of some revision, or a little newer in places, since it is copied in pieces
+//! while writes go on. A start loads it and goes through the changes after that revision; each sets its key to what the
+//! newest of them says, so the pieces that were newer come out the same. Without a dump, or with one that is damaged or
+//! so old that the changes after it are many or partly dropped, the index is built from one scan of all versions.
 
 use std::collections::HashMap;
 use std::fs::{self, File};

@@ -1,9 +1,9 @@
 //! Reading the store, from any thread.
 //!
 //! A read of the current revision takes its keys from the key index under a short lock, and their values from the value
-//! cache or the engine; a large one, and a read of an older revision, is one scan of the engine. Either way the answer is
-//! that of one revision: rows of newer ones are passed over, and if a compaction overtook the read meanwhile, it starts
-//! over or is refused.
+//! cache or the engine; a large one, and a read of an older revision, is one scan of the engine. Either way the answer
+//! is that of one revision: rows of newer ones are passed over, and if a compaction overtook the read meanwhile, it
+//! starts over or is refused.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;

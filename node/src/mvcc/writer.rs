@@ -1,8 +1,8 @@
 //! Writing the store: batches of applied requests, by the apply thread alone.
 //!
-//! What a batch changes is kept in an overlay beside the key index, where the batch's own requests see it and readers do
-//! not. A commit writes rows, applied index and counters as one batch of the engine, and then folds the overlay into the
-//! index and moves the revision on, under one short lock.
+//! What a batch changes is kept in an overlay beside the key index, where the batch's own requests see it and readers
+//! do not. A commit writes rows, applied index and counters as one batch of the engine, and then folds the overlay into
+//! the index and moves the revision on, under one short lock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;

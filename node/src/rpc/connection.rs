@@ -1,9 +1,9 @@
 //! One client connection: HTTP/2 is gRPC, HTTP/1.1 is pages.
 //!
 //! Bounds on what a client can make this process hold: nothing is kept of a connection but its socket until it has sent
-//! a byte; a request line with headers must be there within seconds; HTTP/2 windows bound the bytes in flight. Pings are
-//! answered however often they come: etcd sends away clients that ping more often than every five seconds, which the
-//! clients whose users complained about it don't deserve.
+//! a byte; a request line with headers must be there within seconds; HTTP/2 windows bound the bytes in flight. Pings
+//! are answered however often they come: etcd sends away clients that ping more often than every five seconds, which
+//! the clients whose users complained about it don't deserve.
 
 use std::convert::Infallible;
 use std::pin::pin;

@@ -1,9 +1,9 @@
 //! Messages out of a request body: gRPC's length-prefixed framing.
 //!
-//! Hand-written rather than tonic's, since clients match on grpc-go's texts and code for a message that is too large, and
-//! since the framing of an empty call costs a microsecond this way. A message that came in one DATA frame is handed on
-//! without a copy. Holds at most the size limit and one DATA frame; a length above the limit is refused when its header
-//! is read, before the bytes are.
+//! Hand-written rather than tonic's, since clients match on grpc-go's texts and code for a message that is too large,
+//! and since the framing of an empty call costs a microsecond this way. A message that came in one DATA frame is handed
+//! on without a copy. Holds at most the size limit and one DATA frame; a length above the limit is refused when its
+//! header is read, before the bytes are.
 
 use std::future::poll_fn;
 use std::io::Read as _;

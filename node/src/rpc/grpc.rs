@@ -1,7 +1,7 @@
 //! gRPC: from an HTTP/2 request to a handler and back.
 //!
-//! Finds the method, reads and decodes its message, keeps the deadline, counts, and turns what comes back into a response
-//! or a status. What a method does is in the services.
+//! Finds the method, reads and decodes its message, keeps the deadline, counts, and turns what comes back into a
+//! response or a status. What a method does is in the services.
 
 mod streams;
 

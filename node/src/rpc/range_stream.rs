@@ -2,9 +2,9 @@
 //!
 //! The first chunk holds ten keys; each later one twice or half as many as the last, so that chunks come near
 //! --max-request-bytes. Header, `more` and `count` stand in the last chunk alone. The revision is pinned by the first
-//! chunk, not in the store: a compaction may overtake the stream, which then ends with "compacted", as in etcd. Unlike in
-//! etcd, a sort target without an order, which every check lets through, does not make the stream repeat keys: chunks
-//! follow the keys.
+//! chunk, not in the store: a compaction may overtake the stream, which then ends with "compacted", as in etcd. Unlike
+//! in etcd, a sort target without an order, which every check lets through, does not make the stream repeat keys:
+//! chunks follow the keys.
 
 use std::sync::Arc;
 

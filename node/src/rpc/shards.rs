@@ -1,4 +1,5 @@
-//! Shards: one single-threaded runtime a core. A connection lives on the shard it was given; nothing moves between them.
+//! Shards: one single-threaded runtime a core. A connection lives on the shard it was given; nothing moves between
+//! them.
 //!
 //! The acceptor hands accepted sockets round-robin to the shards. (A runtime of several workers was measured and
 //! rejected: its p99 was seven times that of single-threaded ones.) The first shard also does the little that is to be
@@ -30,8 +31,8 @@ const SOCKETS_WAITING_MAX: usize = 1024;
 /// Open files that are not for connections (etcd: reservedInternalFDNum), and the limit assumed where it is unknown.
 const FILES_RESERVED: u64 = 150;
 const FILES_ASSUMED: u64 = 1024;
-/// How long calls under way may take once the node stops. etcd waits for up to seven seconds, but a member that hands its
-/// work over should be gone within a second and a half.
+/// How long calls under way may take once the node stops. etcd waits for up to seven seconds, but a member that hands
+/// its work over should be gone within a second and a half.
 const STOP_GRACE: Duration = Duration::from_secs(1);
 /// Pause after a failed accept, which is nearly always for want of open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The log is made before the store, and says in its metadata whose it is; the store says the same in a row of its own.
-//! A log without a store is a first start that was cut short, or a store that was lost and is built again from a log that
-//! reaches back to the first entry. A store without its log is refused: what was acknowledged may be missing.
+//! A log without a store is a first start that was cut short, or a store that was lost and is built again from a log
+//! that reaches back to the first entry. A store without its log is refused: what was acknowledged may be missing.
 
 use std::fs::{self, File, TryLockError};
 use std::io;

@@ -1,4 +1,5 @@
-//! Watch responses as bytes. An event is encoded once, whoever gets it; a response is a small head and copies of events.
+//! Watch responses as bytes. An event is encoded once, whoever gets it; a response is a small head and copies of
+//! events.
 
 use bytes::{BufMut, Bytes};
 use kuorum_proto::etcdserverpb::{ResponseHeader, WatchResponse};
@@ -33,8 +34,8 @@ pub(super) fn control(response: &WatchResponse) -> Bytes {
 
 /// A response with events, split when it is to be fragmented.
 ///
-/// A fragment ends before the event that would take it to `fragment_bytes`, but holds one event at least; every fragment
-/// except the last says so (etcd: sendFragments).
+/// A fragment ends before the event that would take it to `fragment_bytes`, but holds one event at least; every
+/// fragment except the last says so (etcd: sendFragments).
 pub(super) fn with_events(
     header: &ResponseHeader,
     watch_id: i64,

@@ -1,8 +1,8 @@
 //! The runner of the golden scripts: a member's core without threads, sockets and clocks.
 //!
-//! It stands under `watch` since that is the last of the core modules and reaches all others. One script, one behaviour;
-//! the file's name is the claim. `UPDATE_GOLDENFILES=1 cargo test golden` writes the answers anew, to be read before they
-//! are committed.
+//! It stands under `watch` since that is the last of the core modules and reaches all others. One script, one
+//! behaviour; the file's name is the claim. `UPDATE_GOLDENFILES=1 cargo test golden` writes the answers anew, to be
+//! read before they are committed.
 
 use std::collections::BTreeMap;
 use std::error::Error;

@@ -1,5 +1,5 @@
-//! The recent changes, encoded once, in revision order: what synced watchers are sent and where those that fell a little
-//! behind catch up without a read of the store.
+//! The recent changes, encoded once, in revision order: what synced watchers are sent and where those that fell a
+//! little behind catch up without a read of the store.
 
 use std::cell::OnceCell;
 use std::collections::VecDeque;

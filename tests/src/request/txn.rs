@@ -1,8 +1,8 @@
 //! `txn if [COMPARE; ...] then [OP; ...] else [OP; ...]`, nested as deep as wanted.
 //!
-//! COMPARE is `target KEYS = value`, target one of version, create, mod, value, lease; `mod:version` compares the mod revision with
-//! a number sent in the version field, a value `none` sends no number. OP is a put, range, delete, txn or `nothing` (an op with
-//! no request in it).
+//! COMPARE is `target KEYS = value`, target one of version, create, mod, value, lease; `mod:version` compares the mod
+//! revision with a number sent in the version field, a value `none` sends no number. OP is a put, range, delete, txn or
+//! `nothing` (an op with no request in it).
 
 use kuorum_proto::etcdserverpb as pb;
 use pb::compare::TargetUnion;

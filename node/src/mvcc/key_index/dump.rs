@@ -6,10 +6,10 @@
 //! entry  = shared length (varint) | suffix length (varint) | suffix | packed state
 //! ```
 //!
-//! Numbers are little-endian. An entry shares that many bytes with the key before it in its block. The checksum of a block
-//! covers its number, its length and its entries, so blocks cannot move. A load trusts no length: it takes at most one
-//! block into memory before its checksum is proven, and refuses what is out of order, miscounted or followed by more.
-//! A dump is a copy: whoever is refused one builds the index from the store.
+//! Numbers are little-endian. An entry shares that many bytes with the key before it in its block. The checksum of a
+//! block covers its number, its length and its entries, so blocks cannot move. A load trusts no length: it takes at
+//! most one block into memory before its checksum is proven, and refuses what is out of order, miscounted or followed
+//! by more. A dump is a copy: whoever is refused one builds the index from the store.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};

@@ -1,7 +1,7 @@
 //! An inner node: children in key order, the separators between them and how many keys each child holds.
 //!
-//! Every path from the root to a leaf is equally long. The leaves of the lowest inner nodes lie in the node itself, so a
-//! look-up follows one pointer less. Two rules keep the tree dense without a fill factor of its own:
+//! Every path from the root to a leaf is equally long. The leaves of the lowest inner nodes lie in the node itself, so
+//! a look-up follows one pointer less. Two rules keep the tree dense without a fill factor of its own:
 //! - a full leaf first gives the new key to a neighbour when the key belongs at the edge, and splits there when the
 //!   neighbour is full as well; ascending keys thus leave full leaves behind;
 //! - after a removal, neighbours that fit one leaf (or node) together become one, and empty ones go.
@@ -100,7 +100,8 @@ impl Inner {
         }
     }
 
-    /// Shows the keys from `start` up to but not including `end` in order; `key` is the buffer they are put together in.
+    /// Shows the keys from `start` up to but not including `end` in order; `key` is the buffer they are put together
+    /// in.
     pub(super) fn visit(
         &self,
         start: Option<&[u8]>,
@@ -127,7 +128,8 @@ impl Inner {
         ControlFlow::Continue(())
     }
 
-    /// Sets the packed state of `key` and returns its state before. The caller splits the node when it is overfull then.
+    /// Sets the packed state of `key` and returns its state before. The caller splits the node when it is overfull
+    /// then.
     pub(super) fn insert(&mut self, key: &[u8], value: &[u8]) -> Option<KeyState> {
         let at = self.separators.route(key);
         let branches = match &mut self.children {
@@ -155,7 +157,8 @@ impl Inner {
         self.len() > CHILDREN_MAX
     }
 
-    /// Keeps the first children and returns the others, and the separator between them; `key` is what was inserted last.
+    /// Keeps the first children and returns the others, and the separator between them; `key` is what was inserted
+    /// last.
     pub(super) fn split(&mut self, key: &[u8]) -> (Box<[u8]>, Inner) {
         let last = self.len() - 1;
         // Ascending keys leave full nodes behind, as they leave full leaves.

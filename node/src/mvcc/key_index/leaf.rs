@@ -6,12 +6,13 @@
 //! offset = u16, from the end of the prefix
 //! ```
 //!
-//! The prefix is common to all keys of the leaf and stored once. Entries lie in key order without gaps, so a change is a
-//! splice and a scan runs straight through the page; the offsets serve the binary search. They are last because an append
-//! then moves only them.
+//! The prefix is common to all keys of the leaf and stored once. Entries lie in key order without gaps, so a change is
+//! a splice and a scan runs straight through the page; the offsets serve the binary search. They are last because an
+//! append then moves only them.
 //!
 //! Invariant: a leaf of two keys or more is at most [`UPDATE_BYTES_MAX`] long. A key too large for that has a leaf to
-//! itself, so an offset always fits 16 bits. A leaf that has no room says so and stays as it was; `inner` then splits it.
+//! itself, so an offset always fits 16 bits. A leaf that has no room says so and stays as it was; `inner` then splits
+//! it.
 
 use std::cmp::Ordering;
 use std::ops::{ControlFlow, Range};

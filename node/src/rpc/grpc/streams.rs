@@ -1,5 +1,5 @@
-//! Calls of more than one message. Each is a state that is asked for the next message when the client has room for it, so
-//! a client that does not read makes nothing pile up here.
+//! Calls of more than one message. Each is a state that is asked for the next message when the client has room for it,
+//! so a client that does not read makes nothing pile up here.
 
 use std::future::Future;
 use std::pin::Pin;

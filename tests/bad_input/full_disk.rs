@@ -35,6 +35,12 @@ impl SmallDisk {
             Ok(_) | Err(_) => None,
         }
     }
+
+    fn enlarge(&self) {
+        let size = format!("remount,size={}m", 8 * DISK_MIB);
+        let status = Command::new("mount").args(["-o", &size]).arg(&self.0).status();
+        assert!(status.is_ok_and(|status| status.success()), "{} cannot be enlarged", self.0.display());
+    }
 }
 
 impl Drop for SmallDisk {
@@ -46,50 +52,68 @@ impl Drop for SmallDisk {
     }
 }
 
+/// What lies on the small disk.
+#[derive(Clone, Copy)]
+enum Small {
+    DataDirectory,
+    LogAlone,
+}
+
 #[test]
 fn a_full_disk_is_said_and_loses_nothing() {
-    block_on(async {
-        let subject = Subject::kuorum();
-        let mut member = Member::new(&subject, &["--quota-backend-bytes=8000000000"]);
-        let disk = SmallDisk::mount(member.home().join("disk"));
-        match &disk {
-            Some(disk) => member.set_data_dir(disk.0.join("data")),
-            None => {
-                eprintln!("mounting is refused: files are bounded to {FILE_BYTES} bytes instead");
-                member.wrapper = vec![OsString::from("prlimit"), format!("--fsize={FILE_BYTES}").into()];
-            }
+    block_on(fills(Small::DataDirectory));
+}
+
+#[test]
+fn a_full_disk_under_the_log_alone_is_said_and_loses_nothing() {
+    block_on(fills(Small::LogAlone));
+}
+
+async fn fills(small: Small) {
+    let subject = Subject::kuorum();
+    let mut member = Member::new(&subject, &["--quota-backend-bytes=8000000000"]);
+    let disk = SmallDisk::mount(member.home().join("disk"));
+    match (&disk, small) {
+        (Some(disk), Small::DataDirectory) => member.set_data_dir(disk.0.join("data")),
+        (Some(disk), Small::LogAlone) => {
+            member.flags.push(format!("--wal-dir={}", disk.0.join("wal").display()));
         }
-        member.start();
-        let acknowledged = fill(&mut member).await;
-        eprintln!("{acknowledged} writes were acknowledged");
-        // Refusing or stopping are both right, as long as it is said and what was promised is kept.
-        if member.exited_within(Duration::from_secs(2)).is_none() {
-            member.signal("TERM");
-            if member.exited_within(ENDED_WITHIN).is_none() {
-                panic!("a member on a full disk hangs after SIGTERM\n{}", member.log_tail());
-            }
+        (None, Small::DataDirectory | Small::LogAlone) => {
+            eprintln!("mounting is refused: files are bounded to {FILE_BYTES} bytes instead");
+            member.wrapper = vec![OsString::from("prlimit"), format!("--fsize={FILE_BYTES}").into()];
         }
-        let log = member.log().to_lowercase();
-        let is_said = ["no space", "full", "file too large", "file size"].iter().any(|words| log.contains(words));
-        assert!(is_said || subject.is_etcd, "nobody says that the disk is full\n{}", member.log_tail());
-        if disk.is_none() {
-            member.wrapper.clear();
-            member.start();
-            let mut client = member.ready().await;
-            let range = kuorum_proto::etcdserverpb::RangeRequest {
-                key: bytes::Bytes::from_static(b"f"),
-                range_end: bytes::Bytes::from_static(b"g"),
-                count_only: true,
-                ..Default::default()
-            };
-            let count = client.kv.range(range).await.unwrap().into_inner().count;
-            assert!(count >= i64::try_from(acknowledged).unwrap(), "{count} of {acknowledged} writes are left");
-            member.kill();
+    }
+    member.start();
+    let acknowledged = fill(&mut member).await;
+    eprintln!("{acknowledged} writes were acknowledged");
+    // Refusing or stopping are both right, as long as it is said and what was promised is kept.
+    if member.exited_within(Duration::from_secs(2)).is_none() {
+        member.signal("TERM");
+        if member.exited_within(ENDED_WITHIN).is_none() {
+            panic!("a member on a full disk hangs after SIGTERM\n{}", member.log_tail());
         }
-        // The file system must be idle before it can go.
-        drop(member);
-        drop(disk);
-    });
+    }
+    let log = member.log().to_lowercase();
+    let is_said = ["no space", "full", "file too large", "file size"].iter().any(|words| log.contains(words));
+    assert!(is_said || subject.is_etcd, "nobody says that the disk is full\n{}", member.log_tail());
+    match &disk {
+        Some(disk) => disk.enlarge(),
+        None => member.wrapper.clear(),
+    }
+    member.start();
+    let mut client = member.ready().await;
+    let range = kuorum_proto::etcdserverpb::RangeRequest {
+        key: bytes::Bytes::from_static(b"f"),
+        range_end: bytes::Bytes::from_static(b"g"),
+        count_only: true,
+        ..Default::default()
+    };
+    let count = client.kv.range(range).await.unwrap().into_inner().count;
+    assert!(count >= i64::try_from(acknowledged).unwrap(), "{count} of {acknowledged} writes are left");
+    member.kill();
+    // The file system must be idle before it can go.
+    drop(member);
+    drop(disk);
 }
 
 /// Writes until a write fails; returns how many were acknowledged. A member that does not even start has said so.

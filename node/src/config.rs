@@ -107,6 +107,9 @@ pub struct ClusterConfig {
     /// Sorted and without duplicates, as every list of URLs here.
     pub advertise_peer_urls: Vec<Url>,
     pub advertise_client_urls: Vec<Url>,
+    /// Whether a member without data is to join a running cluster, which this release refuses; of no meaning to one that
+    /// has data.
+    pub joins_existing: bool,
     /// Forget every other member of an existing data directory and go on alone.
     pub force_new: bool,
     pub strict_reconfig_check: bool,

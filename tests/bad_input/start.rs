@@ -59,6 +59,25 @@ fn a_port_in_use_is_named() {
     }
 }
 
+/// A restarted member keeps its flags; only one without data would have to join others.
+#[test]
+fn joining_a_cluster_without_data_is_refused_and_a_restart_is_not() {
+    block_on(async {
+        let subject = Subject::kuorum();
+        let mut member = Member::new(&subject, &["--initial-cluster-state=existing"]);
+        if !subject.is_etcd {
+            refused(&member, &member.arguments()).says(&["initial-cluster-state", "existing"]);
+        }
+        let flags = std::mem::take(&mut member.flags);
+        member.start();
+        member.ready().await;
+        member.kill();
+        member.flags = flags;
+        member.start();
+        member.ready().await;
+    });
+}
+
 #[test]
 fn a_data_directory_of_another_cluster_is_refused() {
     block_on(async {

@@ -107,7 +107,7 @@ const REFUSED_VALUES: [(&str, &str); 6] = [
     ("https:// and unixs:// URLs", NO_TLS),
     ("unix:// in listen URLs", NO_UNIX),
     ("initial-cluster with several names", NO_CLUSTER),
-    ("initial-cluster-state=existing", NO_CLUSTER),
+    ("initial-cluster-state=existing without data", NO_CLUSTER),
     ("auth-token=jwt,...", NO_JWT),
     ("log-outputs=systemd/journal", NO_JOURNAL),
 ];
@@ -176,7 +176,7 @@ const MEMBER: &[Flag] = &[
 const CLUSTERING: &[Flag] = &[
     works("initial-advertise-peer-urls", Urls, "http://localhost:2380", "This member's peer URLs as other members see them."),
     works("initial-cluster", Text, "default=http://localhost:2380", "Name and peer URLs of every member at the first start; exactly one member in this release."),
-    works("initial-cluster-state", OneOf(&["new", "existing"]), "new", "'new' at the first start of a cluster; 'existing' is refused in this release."),
+    works("initial-cluster-state", OneOf(&["new", "existing"]), "new", "'new' at the first start of a cluster; 'existing' without data is refused in this release."),
     works("initial-cluster-token", Text, "etcd-cluster", "Keeps clusters apart that were started from the same description."),
     works("advertise-client-urls", Urls, "http://localhost:2379", "This member's client URLs as clients see them; required with --listen-client-urls."),
     discovery("discovery-token", Text, "", "Token of the cluster at the discovery service."),

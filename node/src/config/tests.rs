@@ -264,11 +264,6 @@ fn single_values_this_release_lacks_are_refused() {
              name \"default\" alone",
         ),
         (
-            &["--initial-cluster-state=existing"],
-            "--initial-cluster-state is \"existing\", but more than one member is not available in this release; \
-             start a new cluster of one",
-        ),
-        (
             &["--auth-token=jwt,pub-key=a"],
             "--auth-token is \"jwt,pub-key=a\", but JWT tokens are not available in this release; use simple",
         ),

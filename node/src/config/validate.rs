@@ -79,10 +79,6 @@ fn refuse_what_is_missing(settings: &Settings) -> Result<(), ConfigError> {
             return Err(refused(format!("--{} is set, but {missing}; leave it out", flag.name)));
         }
     }
-    if settings.text("initial-cluster-state") == "existing" {
-        let words = format!("--initial-cluster-state is \"existing\", but {}", flags::NO_CLUSTER);
-        return Err(refused(format!("{words}; start a new cluster of one")));
-    }
     if settings.text("discovery-fallback") == "proxy" {
         return Err(refused("v2 proxy is deprecated, and --discovery-fallback can't be configured as \"proxy\""));
     }
@@ -218,6 +214,7 @@ fn cluster(settings: &Settings) -> Result<ClusterConfig, ConfigError> {
         token: settings.text("initial-cluster-token").to_owned(),
         advertise_peer_urls,
         advertise_client_urls,
+        joins_existing: settings.text("initial-cluster-state") == "existing",
         force_new: settings.bool("force-new-cluster"),
         strict_reconfig_check: settings.bool("strict-reconfig-check"),
         learners_max: usize::try_from(settings.signed("max-learners")).unwrap_or(0),

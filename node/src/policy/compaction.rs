@@ -37,7 +37,12 @@ pub(crate) struct Schedule {
 
 impl Schedule {
     pub(crate) fn new(mode: Mode, now_ms: u64) -> Schedule {
-        Schedule { mode, samples: VecDeque::new(), next_ms: now_ms, last_compaction_ms: now_ms, last: None }
+        let next_ms = match mode {
+            Mode::Off => u64::MAX,
+            Mode::Periodic { .. } => now_ms,
+            Mode::Revision { .. } => now_ms + REVISION_INTERVAL_MS,
+        };
+        Schedule { mode, samples: VecDeque::new(), next_ms, last_compaction_ms: now_ms, last: None }
     }
 
     /// The revision to compact to now, if any.
@@ -46,10 +51,7 @@ impl Schedule {
             return None;
         }
         let target = match self.mode {
-            Mode::Off => {
-                self.next_ms = u64::MAX;
-                None
-            }
+            Mode::Off => None,
             Mode::Periodic { retention_ms } => self.periodic(now_ms, current, retention_ms),
             Mode::Revision { retention } => {
                 self.next_ms = now_ms + REVISION_INTERVAL_MS;
@@ -114,7 +116,7 @@ mod tests {
     #[test]
     fn revision_mode_keeps_so_many_revisions_and_never_repeats_itself() {
         let mut schedule = Schedule::new(Mode::Revision { retention: 50 }, 0);
-        assert_eq!(schedule.due(0, Revision(40)), None);
+        assert_eq!(schedule.due(REVISION_INTERVAL_MS - 1, Revision(140)), None);
         assert_eq!(schedule.due(REVISION_INTERVAL_MS, Revision(140)), Some(Revision(90)));
         assert_eq!(schedule.due(2 * REVISION_INTERVAL_MS - 1, Revision(150)), None);
         assert_eq!(schedule.due(2 * REVISION_INTERVAL_MS, Revision(140)), None);

@@ -135,6 +135,13 @@ fn open_log(config: &Config, store_exists: bool) -> anyhow::Result<(Log, Recover
                 wal_dir.display()
             );
         }
+        if config.cluster.joins_existing {
+            bail!(
+                "--initial-cluster-state is \"existing\", but {} holds no data of a member, and more than one member is \
+                 not available in this release; start a new cluster of one with --initial-cluster-state=new",
+                config.member.data_dir.display()
+            );
+        }
         let identity = identity_from_flags(config);
         let metadata = Metadata { node_id: identity.member_id.0, cluster_id: identity.cluster_id.0 };
         drop(Log::create(Arc::clone(&disk), metadata, options).with_context(place)?);

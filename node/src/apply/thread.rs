@@ -50,7 +50,7 @@ pub(crate) struct Parts {
     pub(crate) slow: Duration,
 }
 
-/// Starts the apply thread. It ends after [`Task::Stop`], having given back its applier.
+/// Starts the apply thread, which ends after [`Task::Stop`].
 pub(crate) fn start(parts: Parts) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name("apply".into()).spawn(move || ApplyThread { parts, reads: Vec::new() }.run())
 }

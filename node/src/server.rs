@@ -308,7 +308,7 @@ fn introduce(config: &Config, node: &rpc::Node) -> anyhow::Result<()> {
         member_attributes: Some(Attributes { name: config.member.name.clone(), client_urls }),
     };
     loop {
-        let command = node.gate.member_attributes(request.clone()).map_err(|refusal| anyhow::anyhow!("{refusal}"))?;
+        let command = Gate::member_attributes(request.clone());
         match node.consensus.propose_and_wait(command, START_REMINDER) {
             Ok(_) => return Ok(()),
             Err(refusal) => {

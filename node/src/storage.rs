@@ -9,7 +9,7 @@
 //! FIFO compaction, key-value separation and `clear()` are not used.
 
 use std::fmt;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::ops::Bound;
 use std::os::unix::fs::MetadataExt as _;
@@ -97,6 +97,15 @@ impl fmt::Display for StorageError {
 
 impl std::error::Error for StorageError {}
 
+/// Whether there is a directory with something in it.
+pub(crate) fn has_entries(path: &Path) -> io::Result<bool> {
+    match fs::read_dir(path) {
+        Ok(mut entries) => Ok(entries.next().is_some()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 fn engine(what: &'static str) -> impl FnOnce(fjall::Error) -> StorageError {
     move |source| StorageError::Engine { what, source: Box::new(source) }
 }
@@ -122,10 +131,25 @@ impl Storage {
     /// # Errors
     /// What hinders it, with the path and what to do.
     pub(crate) fn open(path: &Path, make_filter: MakeRowFilter) -> Result<Storage, StorageError> {
-        if path.exists() && !path.is_dir() {
-            let source = io::Error::from(io::ErrorKind::NotADirectory);
-            return Err(StorageError::Io { path: path.to_owned(), source });
+        if !has_entries(path).map_err(|source| StorageError::Io { path: path.to_owned(), source })? {
+            Storage::make(path, &make_filter)?;
         }
+        Storage::open_made(path, make_filter)
+    }
+
+    /// Makes the store under another name first: the engine does not open again what a crash left half made.
+    fn make(path: &Path, make_filter: &MakeRowFilter) -> Result<(), StorageError> {
+        let failed = |source| StorageError::Io { path: path.to_owned(), source };
+        let half = path.with_extension("new");
+        if has_entries(&half).map_err(failed)? {
+            fs::remove_dir_all(&half).map_err(failed)?;
+        }
+        Storage::open_made(&half, Arc::clone(make_filter))?.persist()?;
+        fs::rename(&half, path).map_err(failed)?;
+        path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all()).map_err(failed)
+    }
+
+    fn open_made(path: &Path, make_filter: MakeRowFilter) -> Result<Storage, StorageError> {
         let failed = |source| StorageError::Open { path: path.to_owned(), source: Box::new(source) };
         let filters: Arc<dyn Factory> = Arc::new(Filters(make_filter));
         let database = Database::builder(path)
@@ -314,5 +338,28 @@ impl CompactionFilter for Filter {
     fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> lsm_tree::Result<Verdict> {
         // A row is written once under its key, so nothing older can show through where it is taken away.
         Ok(if self.0.drops(item.key(), &item.value()?) { Verdict::Destroy } else { Verdict::Keep })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mvcc::filter::Floor;
+
+    #[test]
+    fn what_a_crash_left_half_made_is_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let (half, whole) = (dir.path().join("store.new"), dir.path().join("store"));
+        fs::create_dir_all(half.join("keyspaces")).unwrap();
+        fs::write(half.join("0.jnl"), "").unwrap();
+        let storage = Storage::open(&whole, Floor::new().filters()).unwrap();
+        let mut batch = storage.batch();
+        batch.put(Space::Sys, "a", "1");
+        batch.commit().unwrap();
+        storage.persist().unwrap();
+        drop(storage);
+        assert!(!half.exists());
+        let storage = Storage::open(&whole, Floor::new().filters()).unwrap();
+        assert_eq!(storage.get(Space::Sys, b"a").unwrap().unwrap(), "1");
     }
 }

@@ -180,13 +180,16 @@ fn sigterm_stops_cleanly() {
 #[test]
 fn a_member_killed_before_its_first_write_starts_again() {
     block_on(async {
-        let mut member = Member::new(&Subject::kuorum(), &[]);
-        for _ in 0..5 {
+        for round in 0..20 {
+            let mut member = Member::new(&Subject::kuorum(), &[]);
+            // Each round meets the making of the directory at another place.
+            for kill in 0..3 {
+                member.start();
+                tokio::time::sleep(Duration::from_millis(3 * round + 10 * kill)).await;
+                member.kill();
+            }
             member.start();
-            tokio::time::sleep(Duration::from_millis(60)).await;
-            member.kill();
+            member.ready().await;
         }
-        member.start();
-        member.ready().await;
     });
 }

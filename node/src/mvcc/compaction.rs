@@ -20,6 +20,8 @@ use crate::storage::{Batch, Space, StorageError};
 
 /// Name of the `sys` row that says what has been carried out: the revision, and the bytes ever freed.
 pub(super) const DONE_ROW: &[u8] = b"compaction-done";
+/// Name of the `sys` row that says from which revision on all changes are kept in `rev`.
+pub(super) const KEPT_ROW: &[u8] = b"changes-kept";
 
 /// What a pass did.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,6 +73,8 @@ impl Store {
             return Ok(CompactionDone::default());
         }
         let hash = hash::hash(&self.0.storage.view(), before.revision, to, hash::Purpose::Compaction)?;
+        // What the filter drops is gone at once: a crash must not take back that it was allowed to.
+        self.persist()?;
         self.0.floor.raise(to.0);
         let mut pass =
             Pass { store: self, batch: self.0.storage.batch(), rows: 0, done: CompactionDone::default(), pause };
@@ -83,6 +87,11 @@ impl Store {
             revision: to,
         });
         let below = ChangeId { main: to.min(self.0.dump.revision().next()), sub: 0 };
+        let mut kept = self.0.storage.batch();
+        kept.put(Space::Sys, bytes::Bytes::from_static(KEPT_ROW), below.main.0.to_be_bytes().to_vec());
+        kept.commit()?;
+        // As above: neither this row nor what was carried out may be lost once the tables are.
+        self.persist()?;
         self.0.storage.drop_rev_tables(&row::rev_key(below))?;
         self.0.storage.nudge()?;
         Ok(done)

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use bytes::Bytes;
 use parking_lot::RwLock;
 
-use crate::mvcc::compaction::{DONE_ROW, Done};
+use crate::mvcc::compaction::{DONE_ROW, Done, KEPT_ROW};
 use crate::mvcc::filter::Floor;
 use crate::mvcc::key_index::{DumpHeader, KeyIndex, KeyIndexBuilder, KeyState};
 use crate::mvcc::key_range::KeyRange;
@@ -32,6 +32,11 @@ use crate::storage::{Space, Storage, StorageError, View};
 const REPLAY_KEYS_MAX: usize = 100_000;
 /// Keys copied for a dump under one hold of the index lock: well below a millisecond.
 const DUMP_CHUNK_KEYS: usize = 2_048;
+
+const LATER_CHANGES: StorageError = StorageError::Damaged {
+    what: "it holds changes later than its own revision; remove this member's `store` directory to have it built again \
+           from the log, or restore a backup",
+};
 
 /// The dump file and the revision it covers.
 pub(super) struct Dump {
@@ -57,19 +62,21 @@ pub(crate) fn open(
         Some(row) => State::decode(&row).ok_or(StorageError::Damaged { what: "the state row" })?,
         None => State::EMPTY,
     };
-    let compacted = match view.get(Space::Sys, COMPACTED_ROW)? {
+    refuse_later_changes(&view, state.revision)?;
+    let revision_row = |name, what| match view.get(Space::Sys, name)? {
         Some(row) => {
-            let bytes =
-                row.as_ref().try_into().map_err(|_| StorageError::Damaged { what: "the compacted revision's row" })?;
-            Revision(i64::from_be_bytes(bytes))
+            let bytes = row.as_ref().try_into().map_err(|_| StorageError::Damaged { what })?;
+            Ok(Some(Revision(i64::from_be_bytes(bytes))))
         }
-        None => Revision(-1),
+        None => Ok::<_, StorageError>(None),
     };
+    let compacted = revision_row(COMPACTED_ROW, "the compacted revision's row")?.unwrap_or(Revision(-1));
+    let kept = revision_row(KEPT_ROW, "the row of the changes kept")?.unwrap_or(Revision(0));
     let done = match view.get(Space::Sys, DONE_ROW)? {
         Some(row) => Done::decode(&row).ok_or(StorageError::Damaged { what: "the compaction's row" })?,
         None => Done::NONE,
     };
-    let (index, dumped) = load_index(&view, &options.index_dump, state.revision)?;
+    let (index, dumped) = load_index(&view, &options.index_dump, state.revision, kept)?;
     drop(view);
     // What was carried out stays so; a compaction not carried out yet raises the floor when it is.
     floor.raise(done.revision.0);
@@ -90,17 +97,36 @@ pub(crate) fn open(
     Ok((store, writer, state.applied))
 }
 
+/// A store whose state is older than its rows has lost commits out of the middle (a damaged journal of the engine);
+/// entries applied again on top of such rows would come out otherwise than on other members.
+fn refuse_later_changes(view: &View, revision: Revision) -> Result<(), StorageError> {
+    let newest = view.scan(Space::Rev, (Bound::Unbounded, Bound::Unbounded)).next_back().transpose()?;
+    match newest.and_then(|(row_key, _)| row::parse_rev_key(&row_key)) {
+        Some(id) if id.main > revision => Err(LATER_CHANGES),
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// The key index, and the revision its dump covers; revision 0 when there is no usable dump.
 ///
-/// Changes after the dump are all there: compaction drops those that the newest dump covers and no others.
-fn load_index(view: &View, path: &Path, revision: Revision) -> Result<(KeyIndex, Revision), StorageError> {
+/// Changes after the newest dump are all there: compaction drops those that it covers and no others. An older dump that
+/// came back from a crash or a copy is told by `kept`, the first revision from which on all changes are there.
+fn load_index(
+    view: &View,
+    path: &Path,
+    revision: Revision,
+    kept: Revision,
+) -> Result<(KeyIndex, Revision), StorageError> {
     if let Some((dumped, mut index)) = read_dump(path)
         && dumped <= revision
+        && dumped.next() >= kept
         && replay(view, dumped, &mut index)?
     {
         return Ok((index, dumped));
     }
-    Ok((scan_index(view)?, Revision(0)))
+    // Useless now, it must not seem useful once the revision has caught up with it.
+    fs::remove_file(path).ok();
+    Ok((scan_index(view, revision)?, Revision(0)))
 }
 
 fn read_dump(path: &Path) -> Option<(Revision, KeyIndex)> {
@@ -136,13 +162,16 @@ fn replay(view: &View, dumped: Revision, index: &mut KeyIndex) -> Result<bool, S
     Ok(true)
 }
 
-fn scan_index(view: &View) -> Result<KeyIndex, StorageError> {
+fn scan_index(view: &View, revision: Revision) -> Result<KeyIndex, StorageError> {
     let mut builder = KeyIndexBuilder::new();
     let mut decided: Vec<u8> = Vec::new();
     for found in view.scan(Space::Kv, (Bound::Unbounded, Bound::Unbounded)) {
         let (row_key, value) = found?;
         let (prefix, id) =
             row::split_kv_key(&row_key).ok_or(StorageError::Damaged { what: "a version's row key can't be read" })?;
+        if id.main > revision {
+            return Err(LATER_CHANGES);
+        }
         if decided == prefix {
             continue;
         }
@@ -188,6 +217,8 @@ impl Store {
         file.flush()?;
         file.get_ref().sync_data()?;
         fs::rename(&temporary, path)?;
+        // Changes that this dump covers may be dropped from now on, so an older one must not come back.
+        path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())?;
         self.0.dump.revision.store(revision.0, Ordering::Release);
         Ok(())
     }
@@ -212,6 +243,46 @@ impl Store {
             }
             // The smallest key after the last one copied.
             from.push(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mvcc::row::RevRow;
+
+    fn put_change(storage: &Storage, main: i64) {
+        let id = ChangeId { main: Revision(main), sub: 0 };
+        let change = RevRow { tombstone: true, row_bytes: 0, superseded_bytes: 0, key: Bytes::from_static(b"k") };
+        let mut batch = storage.batch();
+        batch.put(Space::Rev, row::rev_key(id).to_vec(), change.encode());
+        batch.commit().unwrap();
+    }
+
+    #[test]
+    fn a_store_with_changes_after_its_own_revision_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = Storage::open(&dir.path().join("store"), Floor::new().filters()).unwrap();
+        put_change(&storage, 9);
+        assert!(refuse_later_changes(&storage.view(), Revision(9)).is_ok());
+        let refused = refuse_later_changes(&storage.view(), Revision(8)).unwrap_err();
+        assert!(refused.to_string().contains("later than its own revision"), "{refused}");
+    }
+
+    #[test]
+    fn a_dump_older_than_the_changes_kept_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = Storage::open(&dir.path().join("store"), Floor::new().filters()).unwrap();
+        let path = dir.path().join("index");
+        let dump = |revision| {
+            let header = DumpHeader { revision: Revision(revision), compacted: Revision(0) };
+            KeyIndexBuilder::new().finish().dump(&mut File::create(&path).unwrap(), &header).unwrap();
+        };
+        for (dumped, used) in [(4, Revision(4)), (3, Revision(0))] {
+            dump(dumped);
+            let (_, found) = load_index(&storage.view(), &path, Revision(9), Revision(5)).unwrap();
+            assert_eq!((found, path.exists()), (used, used.0 != 0));
         }
     }
 }

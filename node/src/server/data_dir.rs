@@ -22,10 +22,10 @@ use crate::config::Config;
 use crate::log::{Disk, FileDisk, Log, LogOptions, Metadata, Recovered};
 use crate::mvcc::filter::Floor;
 use crate::mvcc::{self, AppliedMark, MvccOptions, Store, Writer};
-use crate::storage::Storage;
+use crate::storage::{self, Storage};
 
 /// What stands in `<data-dir>/member`, beside etcd's own names, which are refused.
-const MEMBER_ENTRIES: [&str; 4] = ["lock", "wal", "store", "index"];
+const MEMBER_ENTRIES: [&str; 6] = ["lock", "wal", "store", "store.new", "index", "index.tmp"];
 
 /// An opened data directory.
 pub(super) struct DataDir {
@@ -53,7 +53,7 @@ impl DataDir {
         warn_of_foreign_files(&member_dir, &MEMBER_ENTRIES)?;
 
         let store_dir = member_dir.join("store");
-        let store_exists = has_entries(&store_dir)?;
+        let store_exists = storage::has_entries(&store_dir).with_context(|| store_dir.display().to_string())?;
         let (log, recovered) = open_log(config, store_exists)?;
         let logged = Identity {
             cluster_id: ClusterId(recovered.metadata.cluster_id),
@@ -206,14 +206,6 @@ fn lock(path: &Path) -> anyhow::Result<File> {
             bail!("{}: another process serves this data directory; stop it or use another --data-dir", path.display())
         }
         Err(TryLockError::Error(error)) => bail!("{}: can't be locked ({error})", path.display()),
-    }
-}
-
-fn has_entries(path: &Path) -> anyhow::Result<bool> {
-    match fs::read_dir(path) {
-        Ok(mut entries) => Ok(entries.next().is_some()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(error).with_context(|| path.display().to_string()),
     }
 }
 

@@ -80,7 +80,9 @@ impl fmt::Display for StorageError {
         match self {
             StorageError::Open { path, source } => match source.as_ref() {
                 fjall::Error::Locked => write!(f, "{}: the store is open in another process", path.display()),
-                fjall::Error::Io(error) => write!(f, "{}: the store can't be opened ({error})", path.display()),
+                fjall::Error::Io(error) | fjall::Error::Storage(lsm_tree::Error::Io(error)) => {
+                    write!(f, "{}: the store can't be opened ({error})", path.display())
+                }
                 error => write!(
                     f,
                     "{}: the store is damaged ({error:?}): remove this directory to have it built again from the log, or \

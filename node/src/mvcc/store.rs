@@ -221,10 +221,11 @@ impl Store {
             return Err(ReadError::Refused(Refusal::Future { current }));
         }
         // Nothing was written at a negative revision, and etcd hashes that nothing.
+        let asked = at;
         let at = if at == 0 { current } else { Revision(at) };
         let hash = hash::hash(&self.0.storage.view(), compacted, at, hash::Purpose::Read)?;
         if self.compacted() != compacted {
-            return self.hash(at.0);
+            return self.hash(asked);
         }
         Ok(KvHash { hash, compact_revision: compacted.0, hash_revision: at.0, revision: current })
     }

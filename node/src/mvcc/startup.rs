@@ -33,11 +33,6 @@ const REPLAY_KEYS_MAX: usize = 100_000;
 /// Keys copied for a dump under one hold of the index lock: well below a millisecond.
 const DUMP_CHUNK_KEYS: usize = 2_048;
 
-const LATER_CHANGES: StorageError = StorageError::Damaged {
-    what: "it holds changes later than its own revision; remove this member's `store` directory to have it built again \
-           from the log, or restore a backup",
-};
-
 /// The dump file and the revision it covers.
 pub(super) struct Dump {
     path: PathBuf,
@@ -62,7 +57,6 @@ pub(crate) fn open(
         Some(row) => State::decode(&row).ok_or(StorageError::Damaged { what: "the state row" })?,
         None => State::EMPTY,
     };
-    refuse_later_changes(&view, state.revision)?;
     let revision_row = |name, what| match view.get(Space::Sys, name)? {
         Some(row) => {
             let bytes = row.as_ref().try_into().map_err(|_| StorageError::Damaged { what })?;
@@ -97,20 +91,13 @@ pub(crate) fn open(
     Ok((store, writer, state.applied))
 }
 
-/// A store whose state is older than its rows has lost commits out of the middle (a damaged journal of the engine);
-/// entries applied again on top of such rows would come out otherwise than on other members.
-fn refuse_later_changes(view: &View, revision: Revision) -> Result<(), StorageError> {
-    let newest = view.scan(Space::Rev, (Bound::Unbounded, Bound::Unbounded)).next_back().transpose()?;
-    match newest.and_then(|(row_key, _)| row::parse_rev_key(&row_key)) {
-        Some(id) if id.main > revision => Err(LATER_CHANGES),
-        Some(_) | None => Ok(()),
-    }
-}
-
 /// The key index, and the revision its dump covers; revision 0 when there is no usable dump.
 ///
 /// Changes after the newest dump are all there: compaction drops those that it covers and no others. An older dump that
 /// came back from a crash or a copy is told by `kept`, the first revision from which on all changes are there.
+///
+/// Rows later than `revision` are passed over: the engine may flush rows of a commit whose state row a crash then takes
+/// back, and the log writes the same rows again.
 fn load_index(
     view: &View,
     path: &Path,
@@ -120,7 +107,7 @@ fn load_index(
     if let Some((dumped, mut index)) = read_dump(path)
         && dumped <= revision
         && dumped.next() >= kept
-        && replay(view, dumped, &mut index)?
+        && replay(view, dumped, revision, &mut index)?
     {
         return Ok((index, dumped));
     }
@@ -137,10 +124,11 @@ fn read_dump(path: &Path) -> Option<(Revision, KeyIndex)> {
 }
 
 /// Sets every key changed after the dump to what it is now. False when there are too many for it to pay.
-fn replay(view: &View, dumped: Revision, index: &mut KeyIndex) -> Result<bool, StorageError> {
+fn replay(view: &View, dumped: Revision, revision: Revision, index: &mut KeyIndex) -> Result<bool, StorageError> {
     let after = row::rev_key(ChangeId { main: dumped, sub: u32::MAX });
     let mut newest: HashMap<Bytes, (ChangeId, bool)> = HashMap::new();
-    for found in view.scan(Space::Rev, (Bound::Excluded(&after), Bound::Unbounded)) {
+    let last = row::rev_key(ChangeId { main: revision, sub: u32::MAX });
+    for found in view.scan(Space::Rev, (Bound::Excluded(&after), Bound::Included(&last))) {
         let (row_key, value) = found?;
         let (Some(id), Some(rev_row)) = (row::parse_rev_key(&row_key), RevRow::decode(&value)) else {
             return Err(StorageError::Damaged { what: "a change's row can't be read" });
@@ -169,10 +157,7 @@ fn scan_index(view: &View, revision: Revision) -> Result<KeyIndex, StorageError>
         let (row_key, value) = found?;
         let (prefix, id) =
             row::split_kv_key(&row_key).ok_or(StorageError::Damaged { what: "a version's row key can't be read" })?;
-        if id.main > revision {
-            return Err(LATER_CHANGES);
-        }
-        if decided == prefix {
+        if id.main > revision || decided == prefix {
             continue;
         }
         decided.clear();
@@ -252,22 +237,31 @@ mod tests {
     use super::*;
     use crate::mvcc::row::RevRow;
 
-    fn put_change(storage: &Storage, main: i64) {
+    /// Writes a new version of the key "k" as the engine would keep it without the state row beside it.
+    fn put_change(storage: &Storage, main: i64, version: i64) {
         let id = ChangeId { main: Revision(main), sub: 0 };
-        let change = RevRow { tombstone: true, row_bytes: 0, superseded_bytes: 0, key: Bytes::from_static(b"k") };
+        let key = Bytes::from_static(b"k");
+        let value = Version::Value { created: Revision(8), version, lease: 0, value: Bytes::new() };
+        let change = RevRow { tombstone: false, row_bytes: 0, superseded_bytes: 0, key: key.clone() };
         let mut batch = storage.batch();
+        batch.put(Space::Kv, row::kv_key(&key, id).to_vec(), value.encode());
         batch.put(Space::Rev, row::rev_key(id).to_vec(), change.encode());
         batch.commit().unwrap();
     }
 
     #[test]
-    fn a_store_with_changes_after_its_own_revision_is_refused() {
+    fn rows_later_than_the_state_are_passed_over() {
         let dir = tempfile::tempdir().unwrap();
         let storage = Storage::open(&dir.path().join("store"), Floor::new().filters()).unwrap();
-        put_change(&storage, 9);
-        assert!(refuse_later_changes(&storage.view(), Revision(9)).is_ok());
-        let refused = refuse_later_changes(&storage.view(), Revision(8)).unwrap_err();
-        assert!(refused.to_string().contains("later than its own revision"), "{refused}");
+        put_change(&storage, 8, 1);
+        put_change(&storage, 9, 2);
+        let view = storage.view();
+        let mut replayed = KeyIndexBuilder::new().finish();
+        assert!(replay(&view, Revision(1), Revision(8), &mut replayed).unwrap());
+        for index in [scan_index(&view, Revision(8)).unwrap(), replayed] {
+            assert_eq!(index.get(b"k").unwrap().modified.main, Revision(8));
+        }
+        assert_eq!(scan_index(&view, Revision(9)).unwrap().get(b"k").unwrap().modified.main, Revision(9));
     }
 
     #[test]

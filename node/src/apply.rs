@@ -81,13 +81,13 @@ pub(crate) struct Applier {
     leases: Leases,
     alarms: Alarms,
     members: Members,
-    /// Compactions applied since the last look, for whoever carries them out on disk.
-    compacted: Option<Revision>,
+    /// Compactions applied since the last look, in order, for whoever carries them out on disk.
+    compacted: Vec<Revision>,
 }
 
 impl Applier {
     pub(crate) fn new(writer: Writer, leases: Leases, alarms: Alarms, members: Members) -> Applier {
-        Applier { writer, leases, alarms, members, compacted: None }
+        Applier { writer, leases, alarms, members, compacted: Vec::new() }
     }
 
     /// Commits the batch under way and makes it visible.
@@ -185,7 +185,7 @@ impl Applier {
 
     fn compact(&mut self, request: &CompactionRequest) -> Result<Reply, Failure> {
         self.writer.compact(Revision(request.revision))?;
-        self.compacted = Some(Revision(request.revision));
+        self.compacted.push(Revision(request.revision));
         Ok(Reply::Compact(CompactionResponse { header: self.header() }))
     }
 

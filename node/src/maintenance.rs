@@ -18,6 +18,9 @@ use crate::refusal::Refusal;
 /// later one of a kind covers an earlier one.
 pub(crate) const JOBS_MAX: usize = 16;
 
+/// Compactions that may wait for the disk thread.
+pub(crate) const COMPACTIONS_MAX: usize = 1_024;
+
 /// What the disk thread is asked to do on behalf of a client.
 pub(crate) enum Job {
     /// Rewrite the store without what is dead in it; answers once done.

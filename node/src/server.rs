@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Receiver, Sender};
 use kuorum_proto::membershippb::{Attributes, ClusterMemberAttrSetRequest};
 
 use crate::admission::{self, Gate, space};
@@ -24,6 +24,7 @@ use crate::consensus::{self, runner};
 use crate::lease::{self, Leases};
 use crate::maintenance::{self, Upkeep, clock, disk};
 use crate::mvcc::Store;
+use crate::mvcc::revision::Revision;
 use crate::policy::compaction::{Mode, Schedule};
 use crate::{alarm, apply, cluster, metrics, rpc, watch};
 use data_dir::DataDir;
@@ -167,7 +168,7 @@ impl Running {
             Base::new(config, &data)?;
         let (stop, stopped) = crossbeam_channel::bounded(0);
         let (jobs, disk_jobs) = crossbeam_channel::bounded(maintenance::JOBS_MAX);
-        let (compactions, compactions_due) = crossbeam_channel::bounded(1);
+        let (compactions, compactions_due) = compaction_queue(&data.store);
         let (durability, durability_wanted) = crossbeam_channel::bounded(1);
         let (compacted, compacted_seen) = tokio::sync::watch::channel(0);
         let upkeep = Upkeep::new(jobs, compacted_seen);
@@ -250,6 +251,14 @@ impl Running {
         self.node.store.persist()?;
         Ok(())
     }
+}
+
+/// Compactions on their way to the disk thread. The first is the newest before this start: where a crash interrupted its
+/// being carried out, it goes on.
+fn compaction_queue(store: &Store) -> (Sender<Revision>, Receiver<Revision>) {
+    let (sender, receiver) = crossbeam_channel::bounded(maintenance::COMPACTIONS_MAX);
+    sender.send(store.compacted()).expect("a new queue has room, and its receiver is here");
+    (sender, receiver)
 }
 
 fn join(thread: JoinHandle<()>) {

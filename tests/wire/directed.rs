@@ -238,3 +238,40 @@ fn etcdctl_prints_the_same() {
         }
     });
 }
+
+/// Compactions that come faster than they are carried out are not merged: the hash of each covers what changed since the
+/// one before. etcd waits for each here, since it keeps no hash of one that meets another under way.
+#[test]
+fn compactions_in_a_row_each_have_their_hash() {
+    let revisions = [100, 101, 300, 450, 700, 999];
+    block_on(async {
+        let mut hashes = Vec::new();
+        for (subject, physical) in [(Subject::kuorum(), false), (Subject::etcd(), true)] {
+            let member = Member::started(&subject, &[]).await;
+            let mut client = Client::new(&member.endpoint());
+            for number in 0..1_000 {
+                let key = Bytes::from(format!("k{}", number % 7));
+                if number % 5 == 4 {
+                    let delete = pb::DeleteRangeRequest { key, ..pb::DeleteRangeRequest::default() };
+                    client.kv.delete_range(delete).await.unwrap();
+                } else {
+                    let put = pb::PutRequest { key, value: number.to_string().into(), ..pb::PutRequest::default() };
+                    client.kv.put(put).await.unwrap();
+                }
+            }
+            let (last, before) = revisions.split_last().unwrap();
+            for revision in before {
+                let compact = pb::CompactionRequest { revision: *revision, physical };
+                client.kv.compact(compact).await.unwrap();
+            }
+            client.kv.compact(pb::CompactionRequest { revision: *last, physical: true }).await.unwrap();
+            let mut answers = Vec::new();
+            for revision in revisions {
+                let answer = client.maintenance.hash_kv(pb::HashKvRequest { revision }).await.unwrap().into_inner();
+                answers.push((revision, answer.hash, answer.compact_revision));
+            }
+            hashes.push(answers);
+        }
+        assert_eq!(hashes[0], hashes[1]);
+    });
+}

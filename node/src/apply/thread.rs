@@ -41,7 +41,8 @@ pub(crate) struct Parts {
     pub(crate) delivery: Delivery,
     pub(crate) shared: Arc<Shared>,
     pub(crate) feed: Feed,
-    /// Where compactions are carried out on disk. Holds one: a later compaction covers an earlier one.
+    /// Where compactions are carried out on disk, one by one: each has a hash of its own (HashKV), which covers what
+    /// was changed since the one before. Full, it makes apply wait.
     pub(crate) compactions: Sender<Revision>,
     pub(crate) applied: AppliedMark,
     /// Told how much each batch added, so that a quota holds between two looks at the disk.
@@ -129,9 +130,9 @@ impl ApplyThread {
         self.parts.feed.publish(committed);
         self.parts.sizes.add_allocated_bytes(bytes);
         self.parts.shared.set_applied(self.parts.applied.index);
-        if let Some(revision) = self.parts.applier.compacted.take() {
-            // Full: the compaction that waits there will look at the newest compacted revision when it starts.
-            self.parts.compactions.try_send(revision).ok();
+        for revision in self.parts.applier.compacted.drain(..) {
+            // The disk thread is gone at a stop; the next start goes on with the newest.
+            self.parts.compactions.send(revision).ok();
         }
         for (waiter, answer) in answers {
             self.parts.delivery.add(waiter, answer);

@@ -23,7 +23,7 @@ pub(crate) struct Parts {
     pub(crate) store: Store,
     pub(crate) consensus: Handle,
     pub(crate) jobs: Receiver<Job>,
-    /// Compactions to carry out.
+    /// Compactions to carry out, in order.
     pub(crate) compactions: Receiver<Revision>,
     /// Requests of the raft thread to make the store durable, so that the log's head can go.
     pub(crate) durability: Receiver<()>,
@@ -45,8 +45,6 @@ fn run(parts: &Parts) {
     let idle = never::<()>();
     let mut persisted_index = 0;
     let mut dumped = Revision::INITIAL;
-    // A compaction that a crash interrupted goes on where it was.
-    compact(parts);
     loop {
         select! {
             recv(parts.stop) -> _ => break,
@@ -57,7 +55,10 @@ fn run(parts: &Parts) {
                 }
                 Err(_) => break,
             },
-            recv(parts.compactions) -> _ => compact(parts),
+            recv(parts.compactions) -> to => match to {
+                Ok(to) => compact(parts, to),
+                Err(_) => break,
+            },
             recv(parts.durability) -> _ => {
                 persisted_index = persist_store(parts);
                 parts.consensus.store_is_durable(persisted_index);
@@ -101,8 +102,7 @@ fn dump_index(parts: &Parts) {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the clock seam of upkeep: durations for logs and metrics")]
-fn compact(parts: &Parts) {
-    let to = parts.store.compacted();
+fn compact(parts: &Parts, to: Revision) {
     if to.0 <= *parts.compacted.borrow() {
         return;
     }

@@ -16,6 +16,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use fjall::compaction::filter::{CompactionFilter, Context, Factory, ItemAccessor, Verdict};
@@ -29,6 +30,9 @@ const BLOCK_CACHE_BYTES: u64 = 64 << 20;
 const JOURNAL_BYTES_MAX: u64 = 256 << 20;
 /// Rows in memory before they are flushed to a table.
 const MEMTABLE_BYTES_MAX: u64 = 32 << 20;
+/// How often a flush is looked at that is waited for, and how many times.
+const FLUSH_POLL: Duration = Duration::from_millis(10);
+const FLUSH_POLLS_MAX: u32 = 6_000;
 /// Threads for flushes and compactions. Two, so that a flush need not wait for a compaction.
 const WORKER_THREADS: usize = 2;
 
@@ -69,6 +73,8 @@ pub(crate) enum StorageError {
         what: &'static str,
         source: Box<fjall::Error>,
     },
+    /// Rows in memory that do not reach the disk in all the time given.
+    FlushHangs,
     /// A row that does not say what its place demands.
     Damaged {
         what: &'static str,
@@ -92,6 +98,11 @@ impl fmt::Display for StorageError {
             },
             StorageError::Io { path, source } => write!(f, "{}: {source}", path.display()),
             StorageError::Engine { what, source } => write!(f, "{what}: {source:?}"),
+            StorageError::FlushHangs => write!(
+                f,
+                "rows in memory have not reached the disk for {} s; look at the disk, or restart this member",
+                (FLUSH_POLL * FLUSH_POLLS_MAX).as_secs()
+            ),
             StorageError::Damaged { what } => write!(f, "the store is damaged: {what}"),
         }
     }
@@ -212,12 +223,12 @@ impl Storage {
     /// Rewrites all tables without what is dropped in them. Reads and writes go on meanwhile.
     pub(crate) fn rewrite(&self) -> Result<(), StorageError> {
         for space in [&self.0.kv, &self.0.rev, &self.0.sys] {
-            space.rotate_memtable_and_wait().map_err(engine("rows in memory can't be flushed"))?;
+            flush(space)?;
             space.major_compact().map_err(engine("tables can't be rewritten"))?;
         }
         // Another turn of the journal, so that the one the rewritten rows came from can go.
         for space in [&self.0.kv, &self.0.rev, &self.0.sys] {
-            space.rotate_memtable_and_wait().map_err(engine("rows in memory can't be flushed"))?;
+            flush(space)?;
         }
         Ok(())
     }
@@ -265,6 +276,20 @@ fn allocated_bytes(dir: &Path) -> u64 {
         }
     };
     entries.map(size).sum()
+}
+
+/// Writes the rows in memory to tables and waits for it.
+///
+/// The engine itself waits only for what it rotates now; rows rotated just before may be on their way still.
+fn flush(space: &Keyspace) -> Result<(), StorageError> {
+    space.rotate_memtable_and_wait().map_err(engine("rows in memory can't be flushed"))?;
+    for _ in 0..FLUSH_POLLS_MAX {
+        if space.tree.sealed_memtable_count() == 0 {
+            return Ok(());
+        }
+        std::thread::sleep(FLUSH_POLL);
+    }
+    Err(StorageError::FlushHangs)
 }
 
 /// Rows to be written together or not at all.

@@ -80,12 +80,11 @@ impl Store {
             Pass { store: self, batch: self.0.storage.batch(), rows: 0, done: CompactionDone::default(), pause };
         pass.run(before.revision, to)?;
         let done = pass.finish(before, to)?;
-        self.keep_compaction_hash(KvHash {
-            hash,
-            compact_revision: before.revision.0,
-            hash_revision: to.0,
-            revision: to,
-        });
+        // A pass that goes on where a crash cut it short hashed rows that were partly gone; etcd keeps no hash then either.
+        if before.revision >= self.0.compacted_at_start {
+            let compact_revision = before.revision.0;
+            self.keep_compaction_hash(KvHash { hash, compact_revision, hash_revision: to.0, revision: to });
+        }
         let below = ChangeId { main: to.min(self.0.dump.revision().next()), sub: 0 };
         let mut kept = self.0.storage.batch();
         kept.put(Space::Sys, bytes::Bytes::from_static(KEPT_ROW), below.main.0.to_be_bytes().to_vec());

@@ -79,6 +79,7 @@ pub(crate) fn open(
         storage,
         published: RwLock::new(Published { index, revision: state.revision }),
         compacted: AtomicI64::new(compacted.0),
+        compacted_at_start: compacted,
         values: ValueCache::new(options.value_cache_bytes),
         floor,
         written_bytes: AtomicU64::new(state.written_bytes),
@@ -262,6 +263,36 @@ mod tests {
             assert_eq!(index.get(b"k").unwrap().modified.main, Revision(8));
         }
         assert_eq!(scan_index(&view, Revision(9)).unwrap().get(b"k").unwrap().modified.main, Revision(9));
+    }
+
+    #[test]
+    fn a_compaction_left_over_by_a_crash_keeps_no_hash() {
+        let dir = tempfile::tempdir().unwrap();
+        let reopened = || {
+            let floor = Floor::new();
+            let storage = Storage::open(&dir.path().join("store"), floor.filters()).unwrap();
+            open(storage, floor, MvccOptions::new(dir.path().join("index"), 100)).unwrap()
+        };
+        let compact = |store: &Store, writer: &mut Writer, to| {
+            writer.compact(Revision(to)).unwrap();
+            writer.commit(AppliedMark::default()).unwrap();
+            store.persist().unwrap();
+        };
+        let (store, mut writer, _) = reopened();
+        for _ in 0..5 {
+            let mut txn = writer.txn();
+            txn.put(Bytes::from_static(b"k"), Bytes::new(), 0);
+            txn.finish();
+        }
+        compact(&store, &mut writer, 3);
+        drop((store, writer));
+
+        let (store, mut writer, _) = reopened();
+        store.compact_physically(Revision(3), &mut || {}).unwrap();
+        assert!(store.0.compaction_hashes.read().is_empty());
+        compact(&store, &mut writer, 5);
+        store.compact_physically(Revision(5), &mut || {}).unwrap();
+        assert_eq!(store.0.compaction_hashes.read().len(), 1);
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub(super) struct Inner {
     pub(super) compacted: AtomicI64,
     pub(super) values: ValueCache,
     pub(super) floor: Floor,
+    /// A compaction up to here may have been begun by an earlier process.
+    pub(super) compacted_at_start: Revision,
     /// Bytes of rows ever written, and of those that compactions made superfluous: the difference is in use.
     pub(super) written_bytes: AtomicU64,
     pub(super) freed_bytes: AtomicU64,

@@ -13,13 +13,13 @@ KUORUM_KILL_ROUNDS ?= 20
 # Sources of the oracle that is ours: the reader of log directories, where it exists.
 WALCHECK := $(wildcard tests/oracle/walcheck/*.go)
 
-.PHONY: run build test lint unit fast blackbox blackbox-full oracle go-present clean
+.PHONY: run build test lint unit fast blackbox blackbox-full bench bench-quick bench-client oracle go-present clean
 
 run:
 	$(CARGO) run --release --bin kuorum
 
 build:
-	$(CARGO) build --release --workspace
+	$(CARGO) build --release --workspace --exclude kuorum-tests
 
 # Cheap checks first; the suites that start processes come last.
 test: lint oracle unit fast blackbox
@@ -41,6 +41,19 @@ blackbox:
 
 blackbox-full: oracle fast
 	$(MAKE) blackbox KUORUM_KILL_ROUNDS=200
+
+# Kuorum beside a real etcd under the same load: about twenty minutes, or two. The table is saved in $(TARGET)/bench.
+# Never part of `make test`. One row: make bench BENCH='--row "put, 100"'
+BENCH ?=
+
+bench: oracle build bench-client
+	KUORUM_BIN=$(TARGET)/release/kuorum KUORUM_ORACLE_DIR=$(ORACLE) $(TARGET)/fast/bench $(BENCH)
+
+bench-quick:
+	$(MAKE) bench BENCH='--quick $(BENCH)'
+
+bench-client:
+	$(CARGO) build --profile fast -p kuorum-tests --bin bench
 
 oracle: $(ORACLE)/etcd $(ORACLE)/etcdctl $(ORACLE)/etcdutl $(if $(WALCHECK),$(ORACLE)/walcheck)
 

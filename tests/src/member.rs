@@ -78,6 +78,11 @@ impl Member {
         format!("http://127.0.0.1:{}", self.peer_port)
     }
 
+    /// The id of the running process.
+    pub fn id(&self) -> u32 {
+        self.child.as_ref().expect("the member is running").id()
+    }
+
     pub fn data_dir(&self) -> &Path {
         &self.data_dir
     }
@@ -212,10 +217,9 @@ impl Member {
 
     /// Sends a signal by name ("TERM", "STOP", "CONT") to this process alone.
     pub fn signal(&self, name: &str) {
-        let child = self.child.as_ref().expect("the member is running");
-        let status =
-            Command::new("kill").arg(format!("-{name}")).arg(child.id().to_string()).status().expect("kill(1) runs");
-        assert!(status.success(), "signal {name} to {} refused", child.id());
+        let id = self.id().to_string();
+        let status = Command::new("kill").arg(format!("-{name}")).arg(&id).status().expect("kill(1) runs");
+        assert!(status.success(), "signal {name} to {id} refused");
     }
 
     pub fn log_tail(&self) -> String {

@@ -30,6 +30,16 @@ pub(crate) struct Append {
     pub(crate) sync: bool,
 }
 
+impl Append {
+    /// Makes one write of this append and the one that follows it.
+    pub(crate) fn join(&mut self, later: Append) {
+        self.number = later.number;
+        self.entries.extend(later.entries);
+        self.hard_state = later.hard_state.or(self.hard_state);
+        self.sync |= later.sync;
+    }
+}
+
 /// A committed entry and who waits for it.
 #[derive(Debug)]
 pub(crate) struct Committed {
@@ -43,4 +53,30 @@ pub(crate) struct Release {
     pub(crate) mark: SnapshotMark,
     /// Entries up to here are no longer needed, not even for a member that lags a little.
     pub(crate) through: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn append(number: u64, indices: &[u64], commit: Option<u64>, sync: bool) -> Append {
+        let entry = |index: &u64| LogEntry {
+            term: 1,
+            index: *index,
+            kind: crate::log::EntryKind::Normal,
+            data: bytes::Bytes::new(),
+        };
+        let hard_state = commit.map(|commit| HardState { term: 1, vote: 1, commit });
+        Append { number, entries: indices.iter().map(entry).collect(), hard_state, sync }
+    }
+
+    #[test]
+    fn joined_appends_are_written_as_if_one_after_the_other() {
+        let mut joined = append(1, &[1, 2], Some(0), true);
+        joined.join(append(2, &[], Some(2), false));
+        joined.join(append(3, &[3], None, false));
+        let indices: Vec<u64> = joined.entries.iter().map(|entry| entry.index).collect();
+        assert_eq!((joined.number, indices, joined.sync), (3, vec![1, 2, 3], true));
+        assert_eq!(joined.hard_state.map(|state| state.commit), Some(2));
+    }
 }

@@ -83,7 +83,8 @@ pub(crate) fn start(parts: Parts) -> std::io::Result<Running> {
         inbox: Arc::clone(&inbox),
         writer: LogWriter { log, room: parts.room, stopping: Arc::clone(&stopping) },
         jobs,
-        outstanding: 0,
+        given: 0,
+        reported: 0,
         apply: parts.apply,
         delivery: parts.delivery,
         shared: parts.shared,
@@ -97,7 +98,7 @@ pub(crate) fn start(parts: Parts) -> std::io::Result<Running> {
 
 /// A write to the log that must succeed or end the process.
 // The log sits behind a lock because the raft thread writes single entries itself while the log thread is idle; the
-// count of outstanding appends keeps the two from ever wanting it at once.
+// numbers of the appends given and reported keep the two from ever wanting it at once.
 struct LogWriter {
     log: Arc<Mutex<Log>>,
     room: Room,
@@ -160,10 +161,19 @@ fn fatal(what: &str, error: &dyn std::error::Error) -> ! {
     crate::fatal!(what, error = error.to_string())
 }
 
+/// Carries out jobs in their order. Appends that arrived while one was written are written as one, with one sync.
 fn run_log(writer: &LogWriter, jobs: &Receiver<Job>, inbox: &Inbox<Event>) {
-    while let Ok(job) = jobs.recv() {
+    let mut next = None;
+    while let Some(job) = next.take().or_else(|| jobs.recv().ok()) {
         match job {
-            Job::Append(append) => {
+            Job::Append(mut append) => {
+                next = loop {
+                    match jobs.try_recv() {
+                        Ok(Job::Append(later)) => append.join(later),
+                        Ok(job) => break Some(job),
+                        Err(_) => break None,
+                    }
+                };
                 writer.write(&append);
                 inbox.push(Event::Persisted { number: append.number });
             }
@@ -177,8 +187,9 @@ struct RaftThread {
     inbox: Arc<Inbox<Event>>,
     writer: LogWriter,
     jobs: Sender<Job>,
-    /// Appends given to the log thread and not reported back.
-    outstanding: usize,
+    /// The numbers of the last append given to the log thread, and of the last that it reported back.
+    given: u64,
+    reported: u64,
     apply: Arc<Inbox<apply::Task>>,
     delivery: Delivery,
     shared: Arc<Shared>,
@@ -197,8 +208,11 @@ impl RaftThread {
         while !self.stopping.load(Ordering::Acquire) {
             // With appends waiting the log thread wakes us; a full queue there must not be added to.
             self.inbox.take(&mut events, next_tick.saturating_duration_since(Instant::now()));
-            let reported = events.iter().filter(|event| matches!(event, Event::Persisted { .. })).count();
-            self.outstanding -= reported;
+            for event in &events {
+                if let Event::Persisted { number } = event {
+                    self.reported = *number;
+                }
+            }
             let now = Instant::now();
             let mut made_up = 0;
             while next_tick <= now && made_up < CATCH_UP_TICKS_MAX {
@@ -243,13 +257,13 @@ impl RaftThread {
         }
         let mut wrote = false;
         for append in effects.appends {
-            let alone = self.outstanding == 0 && append.entries.len() <= INLINE_ENTRIES_MAX;
+            let alone = self.given == self.reported && append.entries.len() <= INLINE_ENTRIES_MAX;
             if alone && self.writer.write_once(&append) {
                 let persisted = Event::Persisted { number: append.number };
                 self.driver.handle(&mut vec![persisted], self.shared.applied());
                 wrote = true;
             } else {
-                self.outstanding += 1;
+                self.given = append.number;
                 self.give(Job::Append(append));
             }
         }

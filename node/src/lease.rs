@@ -62,6 +62,8 @@ struct Lease {
     keys: BTreeSet<Bytes>,
     /// When it runs out; `None` until it has been started.
     expiry_ms: Option<u64>,
+    /// It has run out and waits for its revocation. This member's own reckoning, so kept apart from what the log says.
+    expired: bool,
 }
 
 impl Leases {
@@ -159,7 +161,7 @@ impl Leases {
             lessor.schedule.insert((now_ms + REVOKE_RETRY_MS, *id));
             if let Some(lease) = lessor.leases.get_mut(id) {
                 lease.expiry_ms = Some(now_ms + REVOKE_RETRY_MS);
-                lease.remaining_ttl_seconds = EXPIRED;
+                lease.expired = true;
             }
         }
         due.into_iter().map(|(_, id)| id).collect()
@@ -170,7 +172,7 @@ impl Leases {
         let mut lessor = self.0.lock();
         let lease = lessor.leases.get_mut(&id)?;
         // A lease that ran out stays dead even if its revocation is still on the way: its holder must not go on.
-        if lease.remaining_ttl_seconds == EXPIRED || lease.expiry_ms.is_some_and(|expiry| expiry <= now_ms) {
+        if lease.expired || lease.expiry_ms.is_some_and(|expiry| expiry <= now_ms) {
             return None;
         }
         lease.remaining_ttl_seconds = 0;
@@ -199,12 +201,10 @@ impl Leases {
     }
 }
 
-/// Marks a lease that has run out and waits for its revocation.
-const EXPIRED: i64 = -1;
-
 impl Lessor {
     fn insert(&mut self, id: LeaseId, ttl_seconds: i64, remaining_ttl_seconds: i64) {
-        let lease = Lease { ttl_seconds, remaining_ttl_seconds, keys: BTreeSet::new(), expiry_ms: None };
+        let keys = BTreeSet::new();
+        let lease = Lease { ttl_seconds, remaining_ttl_seconds, keys, expiry_ms: None, expired: false };
         self.leases.insert(id, lease);
         self.unstarted.push(id);
     }
@@ -224,7 +224,7 @@ impl Lessor {
 
 impl Lease {
     fn remaining_seconds(&self, now_ms: u64) -> i64 {
-        if self.remaining_ttl_seconds == EXPIRED {
+        if self.expired {
             return 0;
         }
         match self.expiry_ms {

@@ -14,9 +14,9 @@ use bytes::Bytes;
 use futures::FutureExt as _;
 use goldenscript::{Argument, Command, Context, Runner};
 use kuorum_proto::etcdserverpb::{
-    AlarmRequest, AlarmType, CompactionRequest, Compare, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest,
-    PutRequest, RangeRequest, RequestOp, TxnRequest, WatchCreateRequest, WatchResponse, alarm_request, compare,
-    request_op, response_op,
+    AlarmRequest, AlarmType, CompactionRequest, Compare, DeleteRangeRequest, LeaseCheckpoint, LeaseCheckpointRequest,
+    LeaseGrantRequest, LeaseRevokeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, WatchCreateRequest,
+    WatchResponse, alarm_request, compare, request_op, response_op,
 };
 use kuorum_proto::mvccpb::{KeyValue, event};
 use prost::Message as _;
@@ -184,6 +184,11 @@ impl World {
                 self.apply(command::Command::LeaseGrant(LeaseGrantRequest { id, ttl }))
             }
             "revoke" => self.apply(command::Command::LeaseRevoke(LeaseRevokeRequest { id })),
+            "checkpoint" => {
+                let remaining_ttl = args.number(1).unwrap_or(0);
+                let checkpoints = vec![LeaseCheckpoint { id, remaining_ttl }];
+                self.apply(command::Command::LeaseCheckpoint(LeaseCheckpointRequest { checkpoints }))
+            }
             "keepalive" => Ok(match self.parts().leases.keep_alive(LeaseId(id), now_ms) {
                 Some(ttl) => format!("ttl {ttl}"),
                 None => "gone".to_owned(),
@@ -279,7 +284,7 @@ impl Runner for World {
                 let query = args.query(0)?;
                 self.read(&query)
             }
-            "grant" | "revoke" | "keepalive" | "ttl" | "clock" => self.lease(&command.name, &args),
+            "grant" | "revoke" | "checkpoint" | "keepalive" | "ttl" | "clock" => self.lease(&command.name, &args),
             "watch" | "cancel" | "progress" | "tick" | "catch-up" | "events" | "drained" => {
                 self.watch(&command.name, &args)
             }

@@ -5,12 +5,15 @@ use kuorum_proto::etcdserverpb as pb;
 use kuorum_tests::side::Side;
 use kuorum_tests::subject::Subject;
 use pb::request_op::Request;
+use prost::Message as _;
 use tonic::Code;
 
 use crate::block_on;
 
 /// Deep enough to break a decoder or a recursive check; prost and Go's decoder stop at 100 and 10,000 levels.
 const NESTED: usize = 1_000;
+/// As deep as any member takes transactions, whatever its budget of operations.
+const DEEPEST: usize = 1_024;
 
 async fn lives(side: &mut Side, after: &str) {
     let answer = side.answer("put alive 1").await;
@@ -90,6 +93,42 @@ fn a_thousand_nested_txns_are_survived() {
         }
         lives(&mut side, "nested txns").await;
     });
+}
+
+/// Puts at every level, so that each level of the answer has something to say too.
+fn nested_puts(levels: usize) -> pb::TxnRequest {
+    let mut txn = pb::TxnRequest::default();
+    for level in 0..levels {
+        let put = pb::PutRequest { key: level.to_string().into(), ..pb::PutRequest::default() };
+        let mut success = vec![pb::RequestOp { request: Some(Request::RequestPut(put)) }];
+        if level > 0 {
+            success.push(pb::RequestOp { request: Some(Request::RequestTxn(txn)) });
+        }
+        txn = pb::TxnRequest { success, ..pb::TxnRequest::default() };
+    }
+    txn
+}
+
+#[test]
+fn the_deepest_txn_that_is_admitted_is_carried_out_and_replayed() {
+    // Encoding recurses here as it does in the member, and a test's thread has a small stack.
+    let test = || {
+        block_on(async {
+            let mut side = Side::started(&Subject::kuorum(), &["--max-txn-ops=5000"]).await;
+            let mut client = tonic::client::Grpc::new(side.client.channel.clone());
+            client.ready().await.unwrap();
+            let path = tonic::codegen::http::uri::PathAndQuery::from_static("/etcdserverpb.KV/Txn");
+            // Raw, since this side's decoder stops at a hundred levels.
+            let request = tonic::Request::new(Bytes::from(nested_puts(DEEPEST).encode_to_vec()));
+            client.unary(request, path, raw::RawCodec).await.unwrap();
+            let written = format!("count={DEEPEST}");
+            assert!(side.answer("range 0..a count_only").await.contains(&written));
+            // Too soon for the store to be durable, so that the log is replayed.
+            side.restart().await;
+            assert!(side.answer("range 0..a count_only").await.contains(&written));
+        });
+    };
+    std::thread::Builder::new().stack_size(64 << 20).spawn(test).unwrap().join().unwrap();
 }
 
 #[test]

@@ -8,6 +8,7 @@ use crossbeam_channel::Sender;
 
 use crate::admission::space::Sizes;
 use crate::apply::{Applier, Reply};
+use crate::command::TXN_STACK_BYTES;
 use crate::consensus::answers::{Answer, Delivery, Waiter};
 use crate::consensus::effects::Committed;
 use crate::consensus::handle::Shared;
@@ -53,7 +54,8 @@ pub(crate) struct Parts {
 
 /// Starts the apply thread, which ends after [`Task::Stop`].
 pub(crate) fn start(parts: Parts) -> std::io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name("apply".into()).spawn(move || ApplyThread { parts, reads: Vec::new() }.run())
+    let builder = std::thread::Builder::new().name("apply".into()).stack_size(TXN_STACK_BYTES);
+    builder.spawn(move || ApplyThread { parts, reads: Vec::new() }.run())
 }
 
 struct ApplyThread {

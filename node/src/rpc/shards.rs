@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 use super::connection;
 use super::listen::{Bound, Role};
 use super::{Node, Options};
+use crate::command::TXN_STACK_BYTES;
 use crate::consensus::answers::PostOffice;
 use crate::metrics;
 
@@ -91,7 +92,7 @@ pub(crate) fn serve(node: Arc<Node>, bound: Bound, office: PostOffice, options: 
         let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING_THREADS_MAX).build()?;
         let shard =
             Shard { number, front: Arc::clone(&front), office: office.clone(), for_all: leaderless_sender.take() };
-        let thread = std::thread::Builder::new().name(format!("shard-{number}"));
+        let thread = std::thread::Builder::new().name(format!("shard-{number}")).stack_size(TXN_STACK_BYTES);
         threads.push(thread.spawn(move || shard.run(runtime, sockets))?);
     }
     let addresses: io::Result<Vec<_>> =

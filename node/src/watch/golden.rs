@@ -22,15 +22,18 @@ use kuorum_proto::mvccpb::{KeyValue, event};
 use prost::Message as _;
 use tempfile::TempDir;
 
+use crate::admission::space::{Room, Sizes};
+use crate::admission::{Gate, Limits};
 use crate::alarm::{self, Alarms};
 use crate::apply::{Applier, Reply};
 use crate::cluster::{ClusterId, Facts, MemberId, Members};
-use crate::command;
+use crate::command::{self, TXN_DEPTH_MAX, TXN_STACK_BYTES};
 use crate::lease::{LeaseId, Leases};
 use crate::log::{EntryKind, LogEntry};
 use crate::mvcc::filter::Floor;
 use crate::mvcc::query::{RangeAnswer, RangeQuery, SortOrder, SortTarget};
 use crate::mvcc::{self, AppliedMark, MvccOptions, ReadError, Store};
+use crate::refusal::Refusal;
 use crate::storage::Storage;
 use crate::watch::Options;
 use crate::watch::core::{Core, Event};
@@ -582,4 +585,35 @@ fn golden_lease() {
 #[test]
 fn golden_watch() {
     scripts("watch");
+}
+
+/// A put at every level, under a key of its own.
+fn nested_txn(depth: usize) -> TxnRequest {
+    let mut txn = TxnRequest::default();
+    for level in 0..depth {
+        let put = PutRequest { key: level.to_string().into(), ..PutRequest::default() };
+        let put = RequestOp { request: Some(request_op::Request::RequestPut(put)) };
+        let nested = (level > 0).then(|| RequestOp { request: Some(request_op::Request::RequestTxn(txn)) });
+        txn = TxnRequest { success: [put].into_iter().chain(nested).collect(), ..TxnRequest::default() };
+    }
+    txn
+}
+
+/// What a shard and the apply thread do to a transaction, on one stack of the size that each of them has.
+#[test]
+fn the_deepest_txn_is_admitted_and_carried_out() {
+    let carry_out = || {
+        let limits = Limits { request_bytes_max: 1 << 20, txn_operations_max: 2 * TXN_DEPTH_MAX, quota_bytes: None };
+        let gate = Gate::new(limits, Sizes::default(), Room::default());
+        let request = gate.decode_txn(nested_txn(TXN_DEPTH_MAX).encode_to_vec().into()).unwrap();
+        let entry = gate.txn(request).unwrap().encode();
+        let mut world = World::new();
+        let answer = world.apply_bytes(entry).unwrap();
+        assert!(answer.starts_with("revision 2, then"), "{answer}");
+        let everything = RangeQuery { key: "\0".into(), range_end: "\0".into(), ..RangeQuery::default() };
+        assert_eq!(world.parts().store.range(&everything).unwrap().count, i64::try_from(TXN_DEPTH_MAX).unwrap());
+        let deeper = gate.decode_txn(nested_txn(TXN_DEPTH_MAX + 1).encode_to_vec().into());
+        assert_eq!(deeper, Err(Refusal::TooManyOperations));
+    };
+    std::thread::Builder::new().stack_size(TXN_STACK_BYTES).spawn(carry_out).unwrap().join().unwrap();
 }

@@ -9,7 +9,7 @@
 //! store when those do not reach back far enough. A stream whose client reads too slowly has its watchers put behind
 //! instead of more and more into its outbox; they catch up when it has drained.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -26,10 +26,10 @@ use crate::watch::synced::SyncedIndex;
 use crate::watch::watcher::{Standing, Wants, WatchId, Watched, Watcher};
 use crate::watch::{Options, encode};
 
-/// Watchers brought forward by one read of the history (etcd: maxWatchersPerSync).
-const WATCHERS_PER_CATCH_UP: usize = 512;
-/// Revisions in one read of the history (etcd: watchBatchMaxRevs).
-const REVISIONS_PER_CATCH_UP: usize = 1_000;
+/// Watchers brought forward by one read of the history (etcd: maxWatchersPerSync). Few in tests, so that they meet it.
+const WATCHERS_PER_CATCH_UP: usize = if cfg!(test) { 4 } else { 512 };
+/// Revisions in one read of the history (etcd: watchBatchMaxRevs). Few in tests, so that they meet it.
+const REVISIONS_PER_CATCH_UP: usize = if cfg!(test) { 16 } else { 1_000 };
 /// Bytes of one read of the history, so that a thousand large values do not come at once.
 const BYTES_PER_CATCH_UP: usize = 4 << 20;
 /// Watchers one stream may hold: a bound against a client that only ever creates.
@@ -89,7 +89,9 @@ pub(super) struct Core {
     next_watcher: u64,
     synced: SyncedIndex,
     /// Watchers behind whose stream can take more.
-    behind: HashSet<u64>,
+    behind: BTreeSet<u64>,
+    /// Where in `behind` the next catching up begins, so that everyone gets a turn.
+    turn: u64,
     now_ms: u64,
     /// No stream's progress notices are due before.
     progress_due_ms: u64,
@@ -121,7 +123,8 @@ impl Core {
             watchers: HashMap::new(),
             next_watcher: 0,
             synced: SyncedIndex::default(),
-            behind: HashSet::new(),
+            behind: BTreeSet::new(),
+            turn: 0,
             now_ms: 0,
             progress_due_ms: u64::MAX,
         }
@@ -143,7 +146,9 @@ impl Core {
 
     /// Brings some watchers forward that are behind. Returns whether more could be.
     pub(super) fn catch_up(&mut self) -> bool {
-        let chosen: Vec<u64> = self.behind.iter().copied().take(WATCHERS_PER_CATCH_UP).collect();
+        let from_turn = self.behind.range(self.turn..).chain(self.behind.range(..self.turn));
+        let chosen: Vec<u64> = from_turn.copied().take(WATCHERS_PER_CATCH_UP).collect();
+        self.turn = chosen.last().map_or(0, |last| last + 1);
         self.catch_up_with(&chosen);
         !self.behind.is_empty()
     }

@@ -248,8 +248,11 @@ impl World {
             "progress" => parts.watch.handle(Event::Progress { stream }),
             "tick" => parts.watch.handle(Event::Tick { now_ms: u64::try_from(args.number(1).unwrap_or(0))? }),
             "catch-up" => while parts.watch.catch_up() {},
+            "catch-up-once" => return Ok(if parts.watch.catch_up() { "more is to do" } else { "rests" }.to_owned()),
             "drained" => parts.watch.handle(Event::Drained { stream }),
             "events" => return Ok(drain(outbox)),
+            // As `events`, where there are too many to show.
+            "count" => return Ok(count(outbox)),
             other => return Err(format!("unknown command {other}").into()),
         }
         Ok(String::new())
@@ -288,9 +291,8 @@ impl Runner for World {
                 self.read(&query)
             }
             "grant" | "revoke" | "checkpoint" | "keepalive" | "ttl" | "clock" => self.lease(&command.name, &args),
-            "watch" | "cancel" | "progress" | "tick" | "catch-up" | "events" | "drained" => {
-                self.watch(&command.name, &args)
-            }
+            "watch" | "cancel" | "progress" | "tick" | "catch-up" | "catch-up-once" | "events" | "count"
+            | "drained" => self.watch(&command.name, &args),
             "stream-bytes" => {
                 self.stream_bytes_max = usize::try_from(args.number(0).unwrap_or(0))?;
                 self.open();
@@ -523,6 +525,17 @@ fn drain(outbox: &Outbox) -> String {
         lines.push(show_response(&WatchResponse::decode(response).unwrap()));
     }
     if lines.is_empty() { "nothing".to_owned() } else { lines.join("\n") }
+}
+
+/// How many events wait in an outbox, and up to which revision.
+fn count(outbox: &Outbox) -> String {
+    let (mut events, mut last) = (0, 0);
+    while let Some(Some((response, _))) = outbox.next().now_or_never() {
+        let response = WatchResponse::decode(response).unwrap();
+        events += response.events.len();
+        last = response.events.last().map_or(last, |event| event.kv.as_ref().unwrap().mod_revision);
+    }
+    format!("{events} events up to {last}")
 }
 
 fn show_response(response: &WatchResponse) -> String {

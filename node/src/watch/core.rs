@@ -32,8 +32,14 @@ const WATCHERS_PER_CATCH_UP: usize = if cfg!(test) { 4 } else { 512 };
 const REVISIONS_PER_CATCH_UP: usize = if cfg!(test) { 16 } else { 1_000 };
 /// Bytes of one read of the history, so that a thousand large values do not come at once.
 const BYTES_PER_CATCH_UP: usize = 4 << 20;
+/// How long nobody is brought forward after the store could not be read: each try costs a read and a line in the log,
+/// and would otherwise be made at every write.
+const UNREADABLE_PAUSE_MS: u64 = 1_000;
 /// Watchers one stream may hold: a bound against a client that only ever creates.
 const WATCHERS_PER_STREAM_MAX: usize = 1 << 20;
+
+/// Changes in order, and the revision after the last one covered.
+type Span = (Vec<Rc<Recorded>>, Revision);
 
 /// What reaches the core.
 pub(super) enum Event {
@@ -92,6 +98,8 @@ pub(super) struct Core {
     behind: BTreeSet<u64>,
     /// Where in `behind` the next catching up begins, so that everyone gets a turn.
     turn: u64,
+    /// Nobody is brought forward before.
+    catch_up_from_ms: u64,
     now_ms: u64,
     /// No stream's progress notices are due before.
     progress_due_ms: u64,
@@ -125,6 +133,7 @@ impl Core {
             synced: SyncedIndex::default(),
             behind: BTreeSet::new(),
             turn: 0,
+            catch_up_from_ms: 0,
             now_ms: 0,
             progress_due_ms: u64::MAX,
         }
@@ -144,13 +153,23 @@ impl Core {
         }
     }
 
-    /// Brings some watchers forward that are behind. Returns whether more could be.
+    /// Brings some watchers forward that are behind. Returns whether more could be at once: not for a while after the
+    /// store could not be read.
     pub(super) fn catch_up(&mut self) -> bool {
+        if self.now_ms < self.catch_up_from_ms {
+            return false;
+        }
         let from_turn = self.behind.range(self.turn..).chain(self.behind.range(..self.turn));
         let chosen: Vec<u64> = from_turn.copied().take(WATCHERS_PER_CATCH_UP).collect();
         self.turn = chosen.last().map_or(0, |last| last + 1);
-        self.catch_up_with(&chosen);
-        !self.behind.is_empty()
+        match self.catch_up_with(&chosen) {
+            Ok(()) => !self.behind.is_empty(),
+            Err(error) => {
+                crate::error!("the history for watchers can't be read", error = error.to_string());
+                self.catch_up_from_ms = self.now_ms + UNREADABLE_PAUSE_MS;
+                false
+            }
+        }
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -370,7 +389,11 @@ impl Core {
         let behind: Vec<u64> =
             stream.watchers.values().flatten().copied().filter(|n| self.behind.contains(n)).collect();
         if !behind.is_empty() {
-            self.catch_up_with(&behind[..behind.len().min(WATCHERS_PER_CATCH_UP)]);
+            let caught_up = self.catch_up_with(&behind[..behind.len().min(WATCHERS_PER_CATCH_UP)]);
+            if caught_up.is_err() {
+                // They are still behind, so there is no notice; the next round of catching up says what is wrong.
+                return;
+            }
         }
         let Some(stream) = self.streams.get(&stream_id) else { return };
         let in_step =
@@ -431,7 +454,7 @@ impl Core {
         self.forget(number);
     }
 
-    fn catch_up_with(&mut self, chosen: &[u64]) {
+    fn catch_up_with(&mut self, chosen: &[u64]) -> Result<(), ReadError> {
         let mut chosen: Vec<(Revision, u64)> =
             chosen.iter().filter_map(|n| self.next_of(*n).map(|next| (next, *n))).collect();
         chosen.retain(|(next, number)| {
@@ -441,11 +464,12 @@ impl Core {
             }
             !compacted
         });
-        let Some(from) = chosen.iter().map(|(next, _)| *next).min() else { return };
-        let Some((changes, next)) = self.changes_since(from, &chosen) else { return };
+        let Some(from) = chosen.iter().map(|(next, _)| *next).min() else { return Ok(()) };
+        let Some((changes, next)) = self.changes_since(from, &chosen)? else { return Ok(()) };
         for (_, number) in chosen {
             self.bring_forward(number, &changes, next);
         }
+        Ok(())
     }
 
     fn next_of(&self, number: u64) -> Option<Revision> {
@@ -476,8 +500,9 @@ impl Core {
         }
     }
 
-    /// Changes from `from` on that any of the chosen watch, and the revision after the last one covered.
-    fn changes_since(&mut self, from: Revision, chosen: &[(Revision, u64)]) -> Option<(Vec<Rc<Recorded>>, Revision)> {
+    /// Changes from `from` on that any of the chosen watch. `None` when a compaction overtook the read, which the next
+    /// try will know of.
+    fn changes_since(&mut self, from: Revision, chosen: &[(Revision, u64)]) -> Result<Option<Span>, ReadError> {
         if let Some(recent) = self.recent.since(from) {
             let mut changes = Vec::new();
             let mut next = self.revision.next();
@@ -494,7 +519,7 @@ impl Core {
                 }
                 changes.push(Rc::clone(change));
             }
-            return Some((changes, next));
+            return Ok(Some((changes, next)));
         }
         let limit = HistoryLimit { revisions_max: REVISIONS_PER_CATCH_UP, bytes_max: BYTES_PER_CATCH_UP };
         let watched: Vec<&Watched> = chosen.iter().map(|(_, number)| &self.watchers[number].watched).collect();
@@ -502,17 +527,14 @@ impl Core {
         match self.store.history(from, self.revision, limit, &mut keep) {
             Ok(history) => {
                 let changes = history.changes.into_iter().map(|change| Rc::new(Recorded::new(change))).collect();
-                Some((changes, history.next))
+                Ok(Some((changes, history.next)))
             }
             Err(ReadError::Refused(query::Refusal::Compacted { compacted })) => {
                 // A compaction whose publication is still on its way: the watchers are told at the next try.
                 self.compacted = self.compacted.max(compacted);
-                None
+                Ok(None)
             }
-            Err(error) => {
-                crate::error!("the history for watchers can't be read", error = error.to_string());
-                None
-            }
+            Err(error) => Err(error),
         }
     }
 }

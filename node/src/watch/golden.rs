@@ -34,7 +34,7 @@ use crate::mvcc::filter::Floor;
 use crate::mvcc::query::{RangeAnswer, RangeQuery, SortOrder, SortTarget};
 use crate::mvcc::{self, AppliedMark, MvccOptions, ReadError, Store};
 use crate::refusal::Refusal;
-use crate::storage::Storage;
+use crate::storage::{Space, Storage};
 use crate::watch::Options;
 use crate::watch::core::{Core, Event};
 use crate::watch::outbox::Outbox;
@@ -55,6 +55,7 @@ struct World {
 }
 
 struct Parts {
+    storage: Storage,
     store: Store,
     applier: Applier,
     leases: Leases,
@@ -82,7 +83,7 @@ impl World {
         let floor = Floor::new();
         let storage = Storage::open(&self.dir.path().join("store"), floor.filters()).unwrap();
         let options = MvccOptions::new(self.dir.path().join(DUMP), 3);
-        let (store, writer, applied) = mvcc::open(storage, floor, options).unwrap();
+        let (store, writer, applied) = mvcc::open(storage.clone(), floor, options).unwrap();
         self.applied = applied;
         let leases = Leases::new(2);
         for (name, value) in store.sys_scan(Leases::row_prefix()).unwrap() {
@@ -103,7 +104,7 @@ impl World {
         };
         let watch = Core::new(store.clone(), facts, options);
         let applier = Applier::new(writer, leases.clone(), alarms.clone(), Members::new(Vec::new()));
-        self.core = Some(Parts { store, applier, leases, alarms, watch, streams: BTreeMap::new() });
+        self.core = Some(Parts { storage, store, applier, leases, alarms, watch, streams: BTreeMap::new() });
     }
 
     fn parts(&mut self) -> &mut Parts {
@@ -162,6 +163,17 @@ impl World {
                 Ok(hash) => format!("{} compacted={} at={}", hash.hash, hash.compact_revision, hash.hash_revision),
                 Err(error) => show_error(&error),
             }),
+            // A row that can't be read among the changes from this revision on.
+            "damage" | "mend" => {
+                let row_key = args.number(0).unwrap_or(0).to_be_bytes().to_vec();
+                let mut batch = self.parts().storage.batch();
+                match name {
+                    "damage" => batch.put(Space::Rev, row_key, "damage"),
+                    _ => batch.remove(Space::Rev, row_key),
+                }
+                batch.commit()?;
+                Ok(String::new())
+            }
             "in-use" => Ok(format!("{} bytes", self.parts().store.sizes().in_use_bytes)),
             "begin" => {
                 self.batch_open = true;

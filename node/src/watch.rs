@@ -153,7 +153,8 @@ impl Feed {
         let size = |change: &crate::mvcc::query::Change| change.kv.key.len() + change.kv.value.len() + 64;
         let bytes: usize = committed.changes.iter().map(size).sum();
         let waiting = self.queue.waiting_bytes.load(Ordering::Acquire);
-        if waiting > 0 && waiting + bytes > self.bytes_max {
+        // What changes no key takes no room; most of all a compaction must not put everybody behind.
+        if bytes > 0 && waiting > 0 && waiting + bytes > self.bytes_max {
             let Committed { revision, compacted, .. } = committed;
             self.queue.events.push(Message::Event(Event::Skipped { revision, compacted }));
             return;
@@ -231,5 +232,50 @@ impl WatchResponses {
 impl Drop for WatchResponses {
     fn drop(&mut self) {
         self.queue.events.push(Message::Event(Event::Close { stream: self.stream }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mvcc::query::{Change, ChangeKind, Previous};
+    use crate::mvcc::revision::{ChangeId, Revision};
+
+    fn committed(revision: i64, value_bytes: usize) -> Committed {
+        let id = ChangeId { main: Revision(revision), sub: 0 };
+        let kv = kuorum_proto::mvccpb::KeyValue { value: vec![b'v'; value_bytes].into(), ..Default::default() };
+        let change = Change { id, kind: ChangeKind::Put, kv, previous: Previous::Absent };
+        let changes = if value_bytes == 0 { Vec::new() } else { vec![change] };
+        Committed { revision: Revision(revision), compacted: Revision(-1), changes }
+    }
+
+    #[test]
+    fn changes_past_the_bound_are_not_passed_on_while_others_wait() {
+        let queue = Arc::new(Queue {
+            events: Inbox::new(),
+            waiting_bytes: AtomicUsize::new(0),
+            next_stream: AtomicU64::new(0),
+        });
+        let mut feed = Feed { queue: Arc::clone(&queue), bytes_max: 1_000 };
+        // The first is passed on whatever its size; a batch without changes always is.
+        for (revision, bytes) in [(2, 5_000), (3, 10), (3, 0)] {
+            feed.publish(committed(revision, bytes));
+        }
+        let mut messages = Vec::new();
+        queue.events.take(&mut messages, Duration::ZERO);
+        let [
+            Message::Changes(first, bytes),
+            Message::Event(Event::Skipped { revision, .. }),
+            Message::Changes(last, 0),
+        ] = &messages[..]
+        else {
+            panic!("{} messages of other kinds", messages.len());
+        };
+        assert_eq!((first.changes.len(), *revision, last.changes.len()), (1, Revision(3), 0));
+        queue.waiting_bytes.fetch_sub(*bytes, Ordering::AcqRel);
+        feed.publish(committed(4, 10));
+        let mut messages = Vec::new();
+        queue.events.take(&mut messages, Duration::ZERO);
+        assert!(matches!(messages[..], [Message::Changes(..)]));
     }
 }

@@ -76,7 +76,11 @@ impl Source {
         let is_tests = path.starts_with("node/") && TEST_FILES.iter().any(|name| path.ends_with(name));
         let tests_start = match is_tests {
             true => 0,
-            false => lines.iter().position(|line| line == "#[cfg(test)]").unwrap_or(lines.len()),
+            // Only a module with a body: its declaration may stand at the head of the file, with the code behind it.
+            false => lines
+                .windows(2)
+                .position(|pair| pair[0] == "#[cfg(test)]" && pair[1].ends_with('{'))
+                .unwrap_or(lines.len()),
         };
         let (code, tests) = lines.split_at(tests_start);
         Source { path: path.to_owned(), code: code.to_vec(), tests: tests.to_vec() }
@@ -271,6 +275,8 @@ fn bad_text_is_seen_by_the_rules() {
         let problems = problems_of(&Source::of_text(path, text));
         assert!(!problems.is_empty(), "{path}: {text}: no rule minds");
     }
+    let below_a_declaration = "#[cfg(test)]\nmod tests;\n\nuse fjall::Keyspace;\n";
+    assert_eq!(problems_of(&Source::of_text("node/src/log.rs", below_a_declaration)).len(), 1);
     let long = "let a = 1;\n".repeat(LINES_MAX + 1);
     assert_eq!(problems_of(&Source::of_text("node/src/main.rs", &long)).len(), 1);
     let ignored_test = "fn f() {}\n#[cfg(test)]\nmod tests {\n    #[ignore]\n}\n";
@@ -292,6 +298,6 @@ fn good_text_is_left_alone() {
         let problems = problems_of(&Source::of_text(path, text));
         assert!(problems.is_empty(), "{problems:?}");
     }
-    let long_tests = format!("fn f() {{}}\n#[cfg(test)]\n{}", "let a = 1;\n".repeat(2 * LINES_MAX));
+    let long_tests = format!("fn f() {{}}\n#[cfg(test)]\nmod tests {{\n{}", "let a = 1;\n".repeat(2 * LINES_MAX));
     assert!(problems_of(&Source::of_text("node/src/main.rs", &long_tests)).is_empty());
 }

@@ -10,6 +10,9 @@
 //! - the backlog between commit and apply is bounded; past it proposals are refused, as etcd refuses them;
 //! - whoever waits is always answered: applied, replaced by another leader's entry, or out of time.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use raft::eraftpb::{Entry, Message, MessageType};

@@ -188,3 +188,67 @@ impl From<&Entry> for LogEntry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(indexes: std::ops::RangeInclusive<u64>, term: u64, bytes: usize) -> Vec<LogEntry> {
+        let data = || bytes::Bytes::from(vec![b'd'; bytes]);
+        indexes.map(|index| LogEntry { term, index, kind: EntryKind::Normal, data: data() }).collect()
+    }
+
+    /// After entry 5 of term 1, entries 6 to 10 of term 2, ten bytes each.
+    fn tail() -> Tail {
+        let mut tail = Tail::new((5, 1), &log::HardState::default(), &[1], &[]);
+        tail.extend(entries(6..=10, 2, 10));
+        tail
+    }
+
+    fn indexes(tail: &Tail, low: u64, high: u64, max_size: Option<u64>) -> Vec<u64> {
+        let found = tail.entries(low, high, max_size, GetEntriesContext::empty(false)).unwrap();
+        found.iter().map(|entry| entry.index).collect()
+    }
+
+    #[test]
+    fn entries_are_given_up_to_a_size_and_one_at_least() {
+        let tail = tail();
+        assert_eq!(indexes(&tail, 6, 11, None), [6, 7, 8, 9, 10]);
+        assert_eq!(indexes(&tail, 7, 7, None), [0; 0]);
+        assert_eq!(indexes(&tail, 7, 11, Some(25)), [7, 8]);
+        assert_eq!(indexes(&tail, 7, 11, Some(0)), [7]);
+        let released = tail.entries(5, 7, None, GetEntriesContext::empty(false));
+        assert_eq!(released.unwrap_err(), raft::Error::Store(StorageError::Compacted));
+    }
+
+    #[test]
+    fn terms_are_known_from_the_entry_before_the_first_on() {
+        let mut tail = tail();
+        assert_eq!((tail.term(5), tail.term(6)), (Ok(1), Ok(2)));
+        assert_eq!(tail.term(4), Err(StorageError::Compacted.into()));
+        assert_eq!(tail.term(11), Err(StorageError::Unavailable.into()));
+        tail.release(8);
+        assert_eq!((tail.first(), tail.last(), tail.term(8)), (9, 10, Ok(2)));
+        assert_eq!(tail.term(7), Err(StorageError::Compacted.into()));
+        tail.release(3);
+        tail.release(99);
+        assert_eq!((tail.first(), tail.last(), tail.payload_bytes()), (11, 10, 0));
+        assert_eq!(tail.term(10), Ok(2));
+        tail.extend(entries(11..=11, 3, 1));
+        assert_eq!((tail.last(), tail.payload_bytes()), (11, 1));
+    }
+
+    #[test]
+    fn a_new_leaders_entries_replace_those_at_and_past_their_first() {
+        let mut tail = tail();
+        tail.extend(entries(8..=8, 3, 7));
+        assert_eq!((tail.last(), tail.term(7), tail.term(8)), (8, Ok(2), Ok(3)));
+        assert_eq!(tail.payload_bytes(), 27);
+    }
+
+    #[test]
+    #[should_panic(expected = "entry 12 does not continue a log of 6..=10")]
+    fn a_gap_is_refused() {
+        tail().extend(entries(12..=12, 2, 1));
+    }
+}

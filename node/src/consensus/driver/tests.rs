@@ -1,0 +1,345 @@
+//! Behaviour of the driver as its runner sees it. Other members are messages made by hand: none of them runs.
+
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, bounded};
+
+use super::*;
+use crate::apply::Reply;
+use crate::consensus::answers::Answer;
+use crate::log::EntryKind;
+
+const ME: u64 = 1;
+const TICK_MS: u64 = 100;
+const REQUEST_TICKS: u64 = 5_000 / TICK_MS + 20;
+
+fn options(applied: u64) -> Options {
+    Options {
+        member_id: ME,
+        tick_ms: TICK_MS,
+        election_ticks: 10,
+        pre_vote: false,
+        snapshot_entries: 100,
+        catch_up_entries: 10,
+        applied,
+        boot_nonce: 42,
+    }
+}
+
+fn entry(index: u64, term: u64, data: &'static str) -> LogEntry {
+    LogEntry { term, index, kind: EntryKind::Normal, data: Bytes::from_static(data.as_bytes()) }
+}
+
+/// A tail after entry `before` of term 1 that holds `count` entries of term 1.
+fn tail(before: u64, count: u64, commit: u64, voters: &[u64]) -> Tail {
+    let term_before = u64::from(before > 0);
+    let mut tail = Tail::new((before, term_before), &crate::log::HardState { term: 1, vote: ME, commit }, voters, &[]);
+    tail.extend((before + 1..=before + count).map(|index| entry(index, 1, "old")).collect());
+    tail
+}
+
+/// A driver with a log that writes and an apply thread that applies when told to.
+struct Bench {
+    driver: Driver,
+    unwritten: VecDeque<u64>,
+    committed: Vec<Committed>,
+    reads: Vec<(u64, Waiter)>,
+    reads_failed: u64,
+    released: Option<Release>,
+    applied: u64,
+}
+
+impl Bench {
+    fn new(tail: Tail, applied: u64) -> Bench {
+        let driver = Driver::new(tail, options(applied)).unwrap();
+        let mut bench = Bench {
+            driver,
+            unwritten: VecDeque::new(),
+            committed: Vec::new(),
+            reads: Vec::new(),
+            reads_failed: 0,
+            released: None,
+            applied,
+        };
+        bench.carry_out();
+        bench
+    }
+
+    /// Alone, leading, with the empty entry of its term applied.
+    fn leading() -> Bench {
+        let mut bench = Bench::new(tail(0, 0, 0, &[ME]), 0);
+        bench.write();
+        bench.apply();
+        bench
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.driver.handle(&mut vec![event], self.applied);
+        self.carry_out();
+    }
+
+    fn tick(&mut self, count: u64) {
+        for _ in 0..count {
+            self.driver.tick();
+            self.carry_out();
+        }
+    }
+
+    fn carry_out(&mut self) {
+        let effects = self.driver.effects();
+        for (waiter, answer) in effects.answers {
+            answer_to(&waiter, answer);
+        }
+        self.unwritten.extend(effects.appends.iter().map(|append| append.number));
+        self.committed.extend(effects.committed);
+        self.reads.extend(effects.reads);
+        self.reads_failed += effects.reads_failed;
+        self.released = effects.release.or(self.released.take());
+    }
+
+    /// The log writes all that it was given, and what comes of it.
+    fn write(&mut self) {
+        while let Some(number) = self.unwritten.pop_front() {
+            self.handle(Event::Persisted { number });
+        }
+    }
+
+    /// Applies what is committed, answers, and returns the indexes.
+    fn apply(&mut self) -> Vec<u64> {
+        let committed = std::mem::take(&mut self.committed);
+        for Committed { entry, waiter } in &committed {
+            assert_eq!(entry.index, self.applied + 1);
+            self.applied = entry.index;
+            answer_to(waiter, Ok(Reply::Empty));
+        }
+        self.driver.handle(&mut Vec::new(), self.applied);
+        self.carry_out();
+        committed.iter().map(|committed| committed.entry.index).collect()
+    }
+
+    fn propose(&mut self) -> Receiver<Answer> {
+        let (sender, receiver) = bounded(1);
+        self.handle(Event::Propose { data: Bytes::from_static(b"new"), waiter: Waiter::Thread(sender) });
+        receiver
+    }
+
+    fn read(&mut self) -> Receiver<Answer> {
+        let (sender, receiver) = bounded(1);
+        self.handle(Event::Read { waiter: Waiter::Thread(sender) });
+        receiver
+    }
+
+    /// A message from another member.
+    fn step(&mut self, kind: MessageType, from: u64, change: impl FnOnce(&mut Message)) {
+        let mut message = Message::default();
+        message.set_msg_type(kind);
+        (message.from, message.to) = (from, ME);
+        message.term = self.driver.node.raft.term;
+        change(&mut message);
+        self.driver.node.step(message).unwrap();
+        self.carry_out();
+    }
+
+    /// Elected by member 2 of three, with its own log written.
+    fn elect(&mut self) {
+        while self.driver.node.raft.state != StateRole::Candidate {
+            self.tick(1);
+        }
+        self.write();
+        self.step(MessageType::MsgRequestVoteResponse, 2, |_| {});
+        assert!(self.driver.standing().is_leader);
+        self.write();
+    }
+
+    /// Member 2 has everything up to `index`.
+    fn acknowledge(&mut self, index: u64) {
+        self.step(MessageType::MsgAppendResponse, 2, |message| message.index = index);
+    }
+
+    /// Member 2 leads a later term and sends its entries after `before` (index, term).
+    fn follow(&mut self, term: u64, before: (u64, u64), entries: Vec<LogEntry>, commit: u64) {
+        self.step(MessageType::MsgAppend, 2, |message| {
+            message.term = term;
+            (message.index, message.log_term) = before;
+            message.entries = entries.into_iter().map(Entry::from).collect::<Vec<_>>().into();
+            message.commit = commit;
+        });
+        self.write();
+    }
+}
+
+fn answer_to(waiter: &Waiter, answer: Answer) {
+    match waiter {
+        // A test that does not look at the answer has dropped the other end.
+        Waiter::Thread(sender) => drop(sender.try_send(answer)),
+        Waiter::None => {}
+        Waiter::Shard(_) => unreachable!("no shard asks here"),
+    }
+}
+
+fn refusal(receiver: &Receiver<Answer>) -> Option<Refusal> {
+    receiver.try_recv().ok().map(|answer| answer.unwrap_err())
+}
+
+#[test]
+fn a_lone_voter_commits_what_its_log_holds() {
+    let mut bench = Bench::leading();
+    assert_eq!(bench.driver.standing(), Standing { leader: ME, term: 2, committed: 1, is_leader: true });
+    let answer = bench.propose();
+    assert!(bench.committed.is_empty(), "committed before it is written");
+    assert_eq!(bench.driver.pending(), 1);
+    bench.write();
+    assert_eq!(bench.driver.pending(), 0);
+    assert!(answer.is_empty(), "answered before it is applied");
+    assert_eq!(bench.apply(), [2]);
+    assert!(answer.recv().unwrap().is_ok());
+}
+
+#[test]
+fn a_read_waits_for_a_commit_in_the_leaders_term() {
+    let mut bench = Bench::new(tail(0, 3, 2, &[ME]), 1);
+    bench.read();
+    assert!(bench.reads.is_empty());
+    bench.write();
+    let indexes: Vec<u64> = bench.reads.iter().map(|(index, _)| *index).collect();
+    // Entry 4 is the empty one of the new term.
+    assert_eq!(indexes, [4]);
+    assert_eq!(bench.apply(), [2, 3, 4]);
+}
+
+#[test]
+fn a_restart_applies_again_what_is_committed_and_not_applied() {
+    let mut bench = Bench::new(tail(5, 10, 12, &[ME]), 8);
+    let handed: Vec<u64> = bench.committed.iter().map(|committed| committed.entry.index).collect();
+    assert_eq!(handed, [9, 10, 11, 12]);
+    bench.write();
+    assert_eq!(bench.apply(), (9..=16).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_proposal_that_is_not_committed_in_time_is_answered_once() {
+    let mut bench = Bench::leading();
+    let answer = bench.propose();
+    bench.tick(REQUEST_TICKS - 1);
+    assert_eq!(refusal(&answer), None);
+    bench.tick(1);
+    assert_eq!(refusal(&answer), Some(Refusal::Timeout));
+    // It is in the log all the same.
+    bench.write();
+    assert_eq!(bench.apply(), [2]);
+    assert_eq!(refusal(&answer), None);
+}
+
+#[test]
+fn a_read_without_a_leader_is_answered_in_time() {
+    let mut bench = Bench::new(tail(0, 0, 0, &[1, 2, 3]), 0);
+    let answer = bench.read();
+    assert_eq!(refusal(&bench.propose()), Some(Refusal::NoLeader));
+    bench.tick(REQUEST_TICKS - 1);
+    assert_eq!((refusal(&answer), bench.reads_failed), (None, 0));
+    bench.tick(1);
+    assert_eq!((refusal(&answer), bench.reads_failed), (Some(Refusal::NoLeader), 1));
+}
+
+#[test]
+fn proposals_are_refused_while_apply_is_far_behind() {
+    let mut bench = Bench::leading();
+    let mut answers: Vec<_> = (0..=BACKLOG_ENTRIES_MAX).map(|_| bench.propose()).collect();
+    bench.write();
+    let answer = bench.propose();
+    assert_eq!(refusal(&answer), Some(Refusal::TooManyRequests));
+    bench.apply();
+    assert!(answers.pop().unwrap().recv().unwrap().is_ok());
+    assert_eq!(refusal(&bench.propose()), None);
+}
+
+#[test]
+fn a_stop_refuses_whatever_waits() {
+    let mut bench = Bench::new(tail(0, 0, 0, &[ME]), 0);
+    let read = bench.read();
+    let proposal = bench.propose();
+    bench.handle(Event::Stop);
+    assert_eq!(refusal(&read), Some(Refusal::Stopped));
+    assert_eq!(refusal(&proposal), Some(Refusal::Stopped));
+}
+
+#[test]
+fn a_release_keeps_entries_for_members_that_lag() {
+    let mut bench = Bench::leading();
+    for _ in 0..120 {
+        bench.propose();
+    }
+    bench.write();
+    bench.apply();
+    assert!(bench.driver.wants_durable_store(121));
+    assert!(!bench.driver.wants_durable_store(121), "asked twice");
+    bench.handle(Event::StoreDurable { index: 121 });
+    let Release { mark, through } = bench.released.take().unwrap();
+    assert_eq!((mark.index, mark.term, &mark.voters[..], through), (121, 2, &[ME][..], 111));
+    assert_eq!(bench.driver.node.store().first(), 112);
+    // An answer that comes late lets go of nothing more, and the log goes on.
+    bench.handle(Event::StoreDurable { index: 50 });
+    assert!(bench.released.is_none());
+    bench.propose();
+    bench.write();
+    assert_eq!(bench.apply(), [122]);
+}
+
+#[test]
+fn a_restart_after_a_release_of_everything_goes_on() {
+    let mut bench = Bench::new(tail(7, 0, 7, &[ME]), 7);
+    bench.write();
+    assert_eq!(bench.apply(), [8]);
+    assert!(bench.driver.standing().is_leader);
+}
+
+#[test]
+fn a_quorum_commits_and_reads_wait_for_it() {
+    let mut bench = Bench::new(tail(0, 0, 0, &[1, 2, 3]), 0);
+    bench.elect();
+    bench.read();
+    assert!(bench.driver.reads.asked.is_empty(), "asked before a commit in this term");
+    bench.acknowledge(1);
+    let answer = bench.propose();
+    bench.write();
+    assert_eq!(bench.apply(), [1]);
+    bench.acknowledge(2);
+    assert_eq!(bench.apply(), [2]);
+    assert!(answer.recv().unwrap().is_ok());
+}
+
+#[test]
+fn a_read_context_is_used_once() {
+    let mut bench = Bench::new(tail(0, 0, 0, &[1, 2, 3]), 0);
+    bench.elect();
+    bench.acknowledge(1);
+    bench.apply();
+    let context = |counter: u64| -> Bytes { [ME, 42, counter].iter().flat_map(|part| part.to_be_bytes()).collect() };
+    let confirm = |bench: &mut Bench, counter| {
+        bench.step(MessageType::MsgHeartbeatResponse, 2, |message| message.context = context(counter));
+    };
+    let answer = bench.read();
+    // Half a second without an answer: asked anew, under another context.
+    bench.tick(READ_RETRY_MS / TICK_MS);
+    let asked: Vec<u64> = bench.driver.reads.asked.keys().copied().collect();
+    assert_eq!(asked, [2]);
+    confirm(&mut bench, 1);
+    assert!(bench.reads.is_empty(), "answered by the round that was given up");
+    confirm(&mut bench, 2);
+    assert_eq!(bench.reads.iter().map(|(index, _)| *index).collect::<Vec<_>>(), [1]);
+    assert_eq!(refusal(&answer), None);
+}
+
+#[test]
+fn a_replaced_proposal_is_told_that_the_leader_changed() {
+    let mut bench = Bench::new(tail(0, 0, 0, &[1, 2, 3]), 0);
+    bench.elect();
+    bench.acknowledge(1);
+    let (replaced, cut) = (bench.propose(), bench.propose());
+    bench.write();
+    let term = bench.driver.standing().term + 1;
+    bench.follow(term, (1, term - 1), vec![entry(2, term, "")], 2);
+    assert_eq!(refusal(&replaced), Some(Refusal::LeaderChanged));
+    bench.follow(term, (2, term), vec![entry(3, term, "theirs")], 3);
+    assert_eq!(refusal(&cut), Some(Refusal::LeaderChanged));
+    assert_eq!(bench.apply(), [1, 2, 3]);
+}

@@ -124,6 +124,14 @@ impl Driver {
                 tail.last()
             ));
         }
+        let committed = tail.committed();
+        if committed < options.applied || committed > tail.last() {
+            return Err(format!(
+                "the log's commit index {committed} lies outside {} to {}, the applied index and the log's last entry",
+                options.applied,
+                tail.last()
+            ));
+        }
         let ticks = |count: u64| usize::try_from(count).expect("a tick count fits in memory");
         let config = Config {
             id: options.member_id,

@@ -42,6 +42,11 @@ impl Tail {
         self.before.0 + self.entries.len() as u64
     }
 
+    /// The commit index as last saved.
+    pub(crate) fn committed(&self) -> u64 {
+        self.hard_state.commit
+    }
+
     /// Bytes of payload held.
     pub(crate) fn payload_bytes(&self) -> u64 {
         self.payload_bytes

@@ -216,6 +216,20 @@ fn a_restart_applies_again_what_is_committed_and_not_applied() {
 }
 
 #[test]
+fn log_and_store_that_do_not_belong_together_are_refused_in_words() {
+    let refused = |tail, applied| Driver::new(tail, options(applied)).err().expect("refused");
+    assert!(
+        refused(tail(0, 3, 3, &[ME]), 4).contains("the store has applied entry 4 but the log holds entries 1 to 3")
+    );
+    assert!(
+        refused(tail(5, 3, 8, &[ME]), 3).contains("the store has applied entry 3 but the log holds entries 6 to 8")
+    );
+    assert!(refused(tail(0, 3, 9, &[ME]), 3).contains("commit index 9 lies outside 3 to 3"));
+    assert!(refused(tail(0, 5, 2, &[ME]), 3).contains("commit index 2 lies outside 3 to 5"));
+    assert!(Driver::new(tail(5, 0, 5, &[ME]), options(5)).is_ok());
+}
+
+#[test]
 fn a_proposal_that_is_not_committed_in_time_is_answered_once() {
     let mut bench = Bench::leading();
     let answer = bench.propose();

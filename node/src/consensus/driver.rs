@@ -276,6 +276,10 @@ impl Driver {
         let before = self.node.raft.raft_log.last_index();
         match self.node.step(message) {
             Ok(()) => {
+                // Of an earlier term of this member's, and cut off the log since.
+                while let Some(cut) = self.proposals.pop_back_if(|last| last.index > before) {
+                    self.effects.answers.push((cut.waiter, Err(Refusal::LeaderChanged)));
+                }
                 let term = self.node.raft.term;
                 let expires_ticks = self.now_ticks + self.request_ticks();
                 let placed = (before + 1..).zip(waiters);

@@ -357,3 +357,22 @@ fn a_replaced_proposal_is_told_that_the_leader_changed() {
     assert_eq!(refusal(&cut), Some(Refusal::LeaderChanged));
     assert_eq!(bench.apply(), [1, 2, 3]);
 }
+#[test]
+fn a_proposal_of_a_new_term_is_not_mistaken_for_one_that_was_cut_off() {
+    let mut bench = Bench::new(tail(0, 0, 0, &[1, 2, 3]), 0);
+    bench.elect();
+    bench.acknowledge(1);
+    let old: Vec<_> = (0..6).map(|_| bench.propose()).collect();
+    bench.write();
+    // Another leader cuts them off, and this member leads again over a shorter log: entries 2 and, its own, 3.
+    let term = bench.driver.standing().term + 1;
+    bench.follow(term, (1, term - 1), vec![entry(2, term, "")], 1);
+    bench.elect();
+    let new = bench.propose();
+    bench.write();
+    assert!(old[3..].iter().all(|answer| refusal(answer) == Some(Refusal::LeaderChanged)));
+    bench.acknowledge(4);
+    assert_eq!(bench.apply(), [1, 2, 3, 4]);
+    assert!(new.recv().unwrap().is_ok());
+    assert!(old[..3].iter().all(|answer| refusal(answer) == Some(Refusal::LeaderChanged)));
+}

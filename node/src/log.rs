@@ -357,7 +357,8 @@ impl Log {
     /// Cuts off what a failed write may have left. The space reserved behind it goes too; later writes extend the file.
     fn take_back(&mut self) -> Result<(), LogError> {
         self.file.truncate(self.end).map_err(|source| LogError::io("truncate", &self.name(), self.end, source))?;
-        // Whether the bytes before were synced is no longer known here; without a marker recovery is only more lenient.
+        // Whether the bytes before were synced is no longer known here. Without a marker recovery is more lenient, but
+        // for a hole in the first append of a segment, which it then refuses.
         self.tail = TailState::Unsynced;
         Ok(())
     }

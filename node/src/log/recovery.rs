@@ -171,12 +171,15 @@ struct Replay {
     positions: Vec<Position>,
     /// The crc and metadata records of the segment at hand have been read.
     head_is_read: bool,
+    /// So has a sync marker of it.
+    marker_is_read: bool,
 }
 
 impl Replay {
     /// Reads a segment to its end or to the first damage.
     fn segment(&mut self, scanner: &mut Scanner, sequence: u64) -> Result<Option<&'static str>, LogError> {
         self.head_is_read = false;
+        self.marker_is_read = false;
         let mut count = 0_u64;
         loop {
             let shape = match scanner.look()? {
@@ -205,8 +208,12 @@ impl Replay {
     fn record(&mut self, scanner: &Scanner, shape: &Shape, sequence: u64) -> Result<(), Refusal> {
         let data = scanner.data(shape);
         match shape.kind {
-            // The scanner has compared it with the chain.
-            RecordKind::Crc => Ok(()),
+            RecordKind::Crc => {
+                // The scanner has compared it with the chain. The one that every segment starts with marks no sync.
+                self.marker_is_read = self.head_is_read;
+                self.newest.marks_syncs |= self.head_is_read;
+                Ok(())
+            }
             RecordKind::Metadata => {
                 self.metadata(record::decode_metadata(data).ok_or(Refusal::Damage("malformed metadata"))?)
             }
@@ -299,6 +306,7 @@ impl Replay {
             return Err(Refusal::Damage("an entry's term is below that of the entry before it"));
         }
         (self.newest.term, self.newest.index) = (self.newest.term, self.newest.index).max((entry.term, entry.index));
+        self.newest.marks_syncs = self.marker_is_read;
         self.entries.push(entry);
         self.positions.push(position);
         Ok(())

@@ -20,6 +20,9 @@
 //! **sync marker**: what precedes it was durable. A hole of zeroed sectors with no marker behind it is therefore torn;
 //! with one it is corruption. A marker counts when the record behind it continues its crc. The price: a bit that rots
 //! in the last append, in a value that itself holds a sector of zeros, is taken for a torn write.
+//!
+//! That a marker is missing says something only of a writer that sets them. In a segment whose entries follow none
+//! (etcd's, or one written without syncs) a hole with records behind it is corruption like any other damage.
 
 use crc32c::crc32c_append;
 
@@ -45,6 +48,8 @@ pub(super) struct Newest {
     pub(super) index: u64,
     pub(super) state: HardState,
     pub(super) mark_index: u64,
+    /// The newest entries stand behind a sync marker of their own segment: their writer sets them.
+    pub(super) marks_syncs: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -78,7 +83,7 @@ pub(super) fn judge(rest: &[u8], offset: u64, chain: u32, newest: &Newest) -> Ve
         }
     }
     let Some(later) = later else { return Verdict::Torn };
-    if has_hole(&rest[..later], offset) && !has_marker(rest, start) {
+    if newest.marks_syncs && has_hole(&rest[..later], offset) && !has_marker(rest, start) {
         Verdict::Torn
     } else {
         Verdict::Corrupt { later }

@@ -221,6 +221,63 @@ fn pages_of_an_unsynced_write_may_be_lost_in_any_order() {
     }
 }
 
+/// Zeroes one sector after the other between two places of the last segment.
+fn with_holes(disk: &MemDisk, range: std::ops::Range<u64>) -> impl Iterator<Item = (usize, Vec<u8>)> {
+    let bytes = disk.contents(segments(disk).last().unwrap()).unwrap();
+    (range.start.div_ceil(512)..range.end / 512).map(move |sector| {
+        let hole = usize::try_from(sector * 512).unwrap();
+        let mut torn = bytes.clone();
+        torn[hole..hole + 512].fill(0);
+        (hole, torn)
+    })
+}
+
+#[test]
+fn a_hole_is_corruption_where_the_writer_sets_no_markers() {
+    let disk = MemDisk::new();
+    let synced = LogOptions { segment_bytes: 8192, ..SMALL };
+    let unsynced = LogOptions { unsafe_no_fsync: true, ..synced };
+    // Markers in an earlier segment say nothing of this one.
+    let mut log = create(&disk, synced);
+    for index in 1..=2 {
+        log.append(&[entry(1, index, filled(1, 5000))], Some(&state(1, index - 1)), true).unwrap();
+    }
+    drop(log);
+    let (mut log, recovered) = open(&disk, unsynced).unwrap();
+    assert_eq!(recovered.entries.len(), 2);
+    for index in 3..=20 {
+        log.append(&[entry(1, index, filled(low_byte(index), 300))], Some(&state(1, index - 1)), true).unwrap();
+    }
+    assert_eq!(segments(&disk).len(), 2);
+    let last_record = 400;
+    for (hole, torn) in with_holes(&disk, 512..log.end - last_record) {
+        let opened = open_with(&disk, torn, unsynced).1.map(|(_, recovered)| recovered);
+        assert!(matches!(opened, Err(LogError::Corrupt { .. })), "hole at {hole}: {opened:?}");
+    }
+}
+
+#[test]
+fn a_hole_in_the_first_append_of_a_segment_is_torn() {
+    let disk = MemDisk::new();
+    let options = LogOptions { segment_bytes: 2048, ..SMALL };
+    let mut log = create(&disk, options);
+    log.append(&[entry(1, 1, vec![1; 3000])], Some(&state(1, 0)), true).unwrap();
+    let batch: Vec<_> = (2..=20).map(|index| entry(1, index, filled(low_byte(index), 300))).collect();
+    log.append(&batch, Some(&state(1, 1)), false).unwrap();
+    assert_eq!(segments(&disk).len(), 2);
+    for (hole, torn) in with_holes(&disk, 512..log.end) {
+        let recovered = open_with(&disk, torn, options).1.unwrap_or_else(|error| panic!("hole at {hole}: {error}")).1;
+        assert!(!recovered.entries.is_empty() && recovered.torn_tail.is_some(), "hole at {hole}");
+    }
+    // The marker itself is lost, and with it the head of the append.
+    let mut bytes = disk.contents(&segments(&disk)[1]).unwrap();
+    let start = frames(&bytes)[3];
+    assert!(start < 512);
+    bytes[start..512].fill(0);
+    let recovered = open_with(&disk, bytes, options).1.unwrap().1;
+    assert_eq!((recovered.entries.len(), recovered.torn_tail.unwrap().offset), (1, start as u64));
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Append { count: u64, bytes: usize, sync: bool },

@@ -14,6 +14,8 @@ mod encode;
 #[cfg(test)]
 mod golden;
 mod intervals;
+#[cfg(test)]
+mod model;
 mod outbox;
 mod recent;
 mod synced;

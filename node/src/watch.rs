@@ -239,9 +239,18 @@ impl Drop for WatchResponses {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+    use futures::executor::block_on;
+    use kuorum_proto::etcdserverpb::WatchResponse;
+    use prost::Message as _;
+
     use super::*;
+    use crate::cluster::{ClusterId, MemberId};
+    use crate::mvcc::filter::Floor;
     use crate::mvcc::query::{Change, ChangeKind, Previous};
     use crate::mvcc::revision::{ChangeId, Revision};
+    use crate::mvcc::{self, AppliedMark, MvccOptions};
+    use crate::storage::Storage;
 
     fn committed(revision: i64, value_bytes: usize) -> Committed {
         let id = ChangeId { main: Revision(revision), sub: 0 };
@@ -279,5 +288,35 @@ mod tests {
         let mut messages = Vec::new();
         queue.events.take(&mut messages, Duration::ZERO);
         assert!(matches!(messages[..], [Message::Changes(..)]));
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the thread wants to know when the process started")]
+    fn a_stream_gets_what_is_committed_until_the_node_stops() {
+        let directory = tempfile::tempdir().unwrap();
+        let floor = Floor::new();
+        let storage = Storage::open(&directory.path().join("store"), floor.filters()).unwrap();
+        let options = MvccOptions::new(directory.path().join("index"), 3);
+        let (store, mut writer, _) = mvcc::open(storage, floor, options).unwrap();
+        let facts = Arc::new(Facts::new(ClusterId(1), MemberId(2)));
+        let (hub, mut feed, running) = start(store, facts, model::OPTIONS, Instant::now()).unwrap();
+        let (requests, mut responses) = hub.open();
+        block_on(requests.ready());
+        requests.create(WatchCreateRequest { key: "a".into(), ..WatchCreateRequest::default() });
+        let mut next = || block_on(responses.next()).map(|bytes| WatchResponse::decode(bytes).unwrap());
+        assert!(next().unwrap().created);
+        for index in 1..=3 {
+            let mut txn = writer.txn();
+            txn.put("a".into(), format!("{index}").into(), 0);
+            txn.finish();
+            feed.publish(writer.commit(AppliedMark { index, term: 1 }).unwrap());
+            let response = next().unwrap();
+            assert_eq!(response.events[0].kv.as_ref().unwrap().mod_revision, response.header.unwrap().revision);
+        }
+        requests.progress();
+        assert_eq!(next().unwrap().header.unwrap().revision, 4);
+        running.stop();
+        assert_eq!(next(), None);
+        assert_eq!(requests.ready().now_or_never(), Some(()));
     }
 }

@@ -153,3 +153,97 @@ impl ApplyThread {
 fn stop_for(error: &crate::storage::StorageError) -> ! {
     crate::fatal!("the store failed; the member stops so that nothing is lost", error = error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crossbeam_channel::{Receiver, bounded};
+    use kuorum_proto::etcdserverpb::{CompactionRequest, PutRequest};
+
+    use super::*;
+    use crate::alarm::Alarms;
+    use crate::cluster::{ClusterId, Facts, MemberId, Members};
+    use crate::command::Command;
+    use crate::consensus::answers::PostOffice;
+    use crate::lease::Leases;
+    use crate::log::{EntryKind, LogEntry};
+    use crate::mvcc::filter::Floor;
+    use crate::mvcc::{self, MvccOptions};
+    use crate::refusal::Refusal;
+    use crate::storage::Storage;
+    use crate::watch;
+
+    fn waiter() -> (Waiter, Receiver<Answer>) {
+        let (sender, receiver) = bounded(1);
+        (Waiter::Thread(sender), receiver)
+    }
+
+    fn committed(index: u64, command: Command, waiter: Waiter) -> Committed {
+        let entry = LogEntry { term: 1, index, kind: EntryKind::Normal, data: command.encode(0) };
+        Committed { entry, waiter }
+    }
+
+    fn put(key: &str) -> Command {
+        Command::Put(PutRequest { key: key.to_owned().into(), ..PutRequest::default() })
+    }
+
+    fn compact(revision: i64) -> Command {
+        Command::Compact(CompactionRequest { revision, physical: false })
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "the watch thread wants to know when the process started")]
+    fn answers_come_after_the_commit_and_reads_after_their_index() {
+        let directory = tempfile::tempdir().unwrap();
+        let floor = Floor::new();
+        let storage = Storage::open(&directory.path().join("store"), floor.filters()).unwrap();
+        let options = MvccOptions::new(directory.path().join("index"), 3);
+        let (store, writer, applied) = mvcc::open(storage, floor, options).unwrap();
+        let facts = Arc::new(Facts::new(ClusterId(1), MemberId(1)));
+        let options = watch::Options {
+            fragment_bytes: 1 << 20,
+            progress_interval_ms: 1_000,
+            feed_bytes_max: 1 << 20,
+            recent_bytes_max: 1 << 20,
+            stream_bytes_max: 1 << 20,
+        };
+        let (_hub, feed, watching) = watch::start(store.clone(), facts, options, Instant::now()).unwrap();
+        let (inbox, shared) = (Arc::new(Inbox::new()), Arc::new(Shared::new(0)));
+        let (compactions, to_compact) = bounded(1);
+        let parts = Parts {
+            applier: Applier::new(writer, Leases::new(1), Alarms::default(), Members::new(Vec::new())),
+            inbox: Arc::clone(&inbox),
+            delivery: Delivery::new(PostOffice::new(0)),
+            shared: Arc::clone(&shared),
+            feed,
+            compactions,
+            applied,
+            sizes: Sizes::default(),
+            slow: Duration::MAX,
+        };
+        let thread = start(parts).unwrap();
+
+        let (early, early_read) = waiter();
+        let (late, late_read) = waiter();
+        inbox.push(Task::Read(vec![(0, early), (3, late)]));
+        assert_eq!(early_read.recv().unwrap(), Ok(Reply::Empty));
+        let (refused, refusal) = waiter();
+        inbox.push(Task::Apply(vec![committed(1, put("a"), Waiter::None), committed(2, compact(99), refused)]));
+        assert_eq!(refusal.recv().unwrap(), Err(Refusal::FutureRevision));
+        assert_eq!((shared.applied(), store.revision()), (2, Revision(2)));
+        assert!(late_read.is_empty(), "read before its index is applied");
+        inbox.push(Task::Apply(vec![committed(3, compact(2), Waiter::None)]));
+        assert_eq!(late_read.recv().unwrap(), Ok(Reply::Empty));
+        assert_eq!(to_compact.recv().unwrap(), Revision(2));
+
+        // What came before the stop is done before it, in more than one batch.
+        let count = 2 * BATCH_ENTRIES_MAX as u64 + 1;
+        inbox.push(Task::Apply((4..4 + count).map(|index| committed(index, put("b"), Waiter::None)).collect()));
+        inbox.push(Task::Stop);
+        thread.join().unwrap();
+        assert_eq!(shared.applied(), 3 + count);
+        assert_eq!(store.revision(), Revision(2 + i64::try_from(count).unwrap()));
+        watching.stop();
+    }
+}

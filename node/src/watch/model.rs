@@ -25,7 +25,7 @@ const SEEDS: u64 = 30;
 const STEPS: usize = 400;
 const STREAMS: u64 = 3;
 
-const OPTIONS: Options = Options {
+pub(super) const OPTIONS: Options = Options {
     fragment_bytes: 200,
     progress_interval_ms: 1_000,
     feed_bytes_max: 1 << 20,

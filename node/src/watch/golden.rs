@@ -36,7 +36,7 @@ use crate::mvcc::{self, AppliedMark, MvccOptions, ReadError, Store};
 use crate::refusal::Refusal;
 use crate::storage::{Space, Storage};
 use crate::watch::Options;
-use crate::watch::core::{Core, Event};
+use crate::watch::core::{Core, Counts, Event};
 use crate::watch::outbox::Outbox;
 
 type Outcome = Result<String, Box<dyn Error>>;
@@ -120,7 +120,7 @@ impl World {
         let entry = LogEntry { term: 1, index: self.applied.index, kind: EntryKind::Normal, data };
         let answer = self.parts().applier.apply(entry).unwrap();
         if !self.batch_open {
-            self.commit();
+            self.commit(true);
         }
         Ok(match answer {
             Ok(reply) => show_reply(&reply),
@@ -128,11 +128,15 @@ impl World {
         })
     }
 
-    fn commit(&mut self) {
+    /// Commits what was applied. The watch core is told of the changes, or only that there were some.
+    fn commit(&mut self, pass_on: bool) {
         let applied = self.applied;
         let parts = self.parts();
         let mvcc::Committed { revision, compacted, changes } = parts.applier.commit(applied).unwrap();
-        parts.watch.handle(Event::Published { revision, compacted, changes });
+        parts.watch.handle(match pass_on {
+            true => Event::Published { revision, compacted, changes },
+            false => Event::Skipped { revision, compacted },
+        });
     }
 
     fn read(&mut self, query: &RangeQuery) -> Outcome {
@@ -179,10 +183,14 @@ impl World {
                 self.batch_open = true;
                 Ok(String::new())
             }
-            "commit" => {
+            "commit" | "commit-unseen" => {
                 self.batch_open = false;
-                self.commit();
+                self.commit(name == "commit");
                 Ok(format!("revision {}", self.parts().store.revision()))
+            }
+            "counts" => {
+                let Counts { streams, watchers, slow_watchers } = self.parts().watch.counts();
+                Ok(format!("{streams} streams, {watchers} watchers, {slow_watchers} behind"))
             }
             "garbage" => self.apply_bytes(Bytes::from_static(b"\xff\xff\xff")),
             "applied" => Ok(self.applied.index.to_string()),
@@ -261,6 +269,7 @@ impl World {
             "tick" => parts.watch.handle(Event::Tick { now_ms: u64::try_from(args.number(1).unwrap_or(0))? }),
             "catch-up" => while parts.watch.catch_up() {},
             "catch-up-once" => return Ok(if parts.watch.catch_up() { "more is to do" } else { "rests" }.to_owned()),
+            "close" => parts.watch.handle(Event::Close { stream }),
             "drained" => parts.watch.handle(Event::Drained { stream }),
             "events" => return Ok(drain(outbox)),
             // As `events`, where there are too many to show.
@@ -303,7 +312,7 @@ impl Runner for World {
                 self.read(&query)
             }
             "grant" | "revoke" | "checkpoint" | "keepalive" | "ttl" | "clock" => self.lease(&command.name, &args),
-            "watch" | "cancel" | "progress" | "tick" | "catch-up" | "catch-up-once" | "events" | "count"
+            "watch" | "cancel" | "progress" | "tick" | "catch-up" | "catch-up-once" | "events" | "count" | "close"
             | "drained" => self.watch(&command.name, &args),
             "stream-bytes" => {
                 self.stream_bytes_max = usize::try_from(args.number(0).unwrap_or(0))?;

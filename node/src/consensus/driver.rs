@@ -173,7 +173,7 @@ impl Driver {
         self.node.tick();
         while self.proposals.front().is_some_and(|first| first.expires_ticks <= self.now_ticks) {
             let late = self.proposals.pop_front().expect("looked at above");
-            self.effects.answers.push((late.waiter, Err(Refusal::Timeout)));
+            self.effects.fail_proposal(late.waiter, Refusal::Timeout);
         }
         self.retry_reads();
     }
@@ -249,16 +249,16 @@ impl Driver {
         if proposed.is_empty() {
             return;
         }
+        if self.node.raft.state != StateRole::Leader {
+            for (_, waiter) in proposed {
+                self.effects.fail_proposal(waiter, Refusal::NoLeader);
+            }
+            return;
+        }
         let log = &self.node.raft.raft_log;
-        let refusal = if self.node.raft.state != StateRole::Leader {
-            Some(Refusal::NoLeader)
-        } else if log.committed - log.applied > BACKLOG_ENTRIES_MAX {
-            Some(Refusal::TooManyRequests)
-        } else {
-            None
-        };
-        if let Some(refusal) = refusal {
-            let refused = proposed.into_iter().map(|(_, waiter)| (waiter, Err(refusal.clone())));
+        if log.committed - log.applied > BACKLOG_ENTRIES_MAX {
+            // Never proposed, so no failed proposal either, as in etcd.
+            let refused = proposed.into_iter().map(|(_, waiter)| (waiter, Err(Refusal::TooManyRequests)));
             self.effects.answers.extend(refused);
             return;
         }
@@ -278,7 +278,7 @@ impl Driver {
             Ok(()) => {
                 // Of an earlier term of this member's, and cut off the log since.
                 while let Some(cut) = self.proposals.pop_back_if(|last| last.index > before) {
-                    self.effects.answers.push((cut.waiter, Err(Refusal::LeaderChanged)));
+                    self.effects.fail_proposal(cut.waiter, Refusal::LeaderChanged);
                 }
                 let term = self.node.raft.term;
                 let expires_ticks = self.now_ticks + self.request_ticks();
@@ -287,7 +287,9 @@ impl Driver {
             }
             // Too much is uncommitted, or leadership is being handed over: nothing of the batch is in the log.
             Err(_) => {
-                self.effects.answers.extend(waiters.into_iter().map(|waiter| (waiter, Err(Refusal::TooManyRequests))))
+                for waiter in waiters {
+                    self.effects.fail_proposal(waiter, Refusal::TooManyRequests);
+                }
             }
         }
     }
@@ -407,7 +409,7 @@ impl Driver {
             if proposal.index == entry.index && proposal.term == entry.term {
                 return proposal.waiter;
             }
-            self.effects.answers.push((proposal.waiter, Err(Refusal::LeaderChanged)));
+            self.effects.fail_proposal(proposal.waiter, Refusal::LeaderChanged);
         }
         Waiter::None
     }

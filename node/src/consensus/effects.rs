@@ -2,6 +2,7 @@
 
 use crate::consensus::answers::{Answer, Waiter};
 use crate::log::{HardState, LogEntry, SnapshotMark};
+use crate::refusal::Refusal;
 
 #[derive(Default)]
 pub(crate) struct Effects {
@@ -15,9 +16,18 @@ pub(crate) struct Effects {
     pub(crate) reads: Vec<(u64, Waiter)>,
     /// The log may forget entries up to the mark's index, after the mark itself is written.
     pub(crate) release: Option<Release>,
+    /// Proposals that raft did not take, lost, or did not commit in time.
+    pub(crate) proposals_failed: u64,
     /// Reads that gave up, and rounds of reads that had to be asked again.
     pub(crate) reads_failed: u64,
     pub(crate) reads_slow: u64,
+}
+
+impl Effects {
+    pub(super) fn fail_proposal(&mut self, waiter: Waiter, refusal: Refusal) {
+        self.answers.push((waiter, Err(refusal)));
+        self.proposals_failed += 1;
+    }
 }
 
 /// One write to the log.

@@ -251,7 +251,7 @@ impl RaftThread {
         let metrics = &metrics::get().server;
         metrics.slow_read_indexes.increment(effects.reads_slow);
         metrics.read_indexes_failed.increment(effects.reads_failed);
-        metrics.proposals_failed.increment((effects.answers.len() as u64).saturating_sub(effects.reads_failed));
+        metrics.proposals_failed.increment(effects.proposals_failed);
         for (waiter, answer) in effects.answers {
             self.delivery.add(waiter, answer);
         }

@@ -44,6 +44,7 @@ struct Bench {
     committed: Vec<Committed>,
     reads: Vec<(u64, Waiter)>,
     reads_failed: u64,
+    proposals_failed: u64,
     released: Option<Release>,
     applied: u64,
 }
@@ -57,6 +58,7 @@ impl Bench {
             committed: Vec::new(),
             reads: Vec::new(),
             reads_failed: 0,
+            proposals_failed: 0,
             released: None,
             applied,
         };
@@ -93,6 +95,7 @@ impl Bench {
         self.committed.extend(effects.committed);
         self.reads.extend(effects.reads);
         self.reads_failed += effects.reads_failed;
+        self.proposals_failed += effects.proposals_failed;
         self.released = effects.release.or(self.released.take());
     }
 
@@ -236,7 +239,7 @@ fn a_proposal_that_is_not_committed_in_time_is_answered_once() {
     bench.tick(REQUEST_TICKS - 1);
     assert_eq!(refusal(&answer), None);
     bench.tick(1);
-    assert_eq!(refusal(&answer), Some(Refusal::Timeout));
+    assert_eq!((refusal(&answer), bench.proposals_failed), (Some(Refusal::Timeout), 1));
     // It is in the log all the same.
     bench.write();
     assert_eq!(bench.apply(), [2]);
@@ -247,7 +250,7 @@ fn a_proposal_that_is_not_committed_in_time_is_answered_once() {
 fn a_read_without_a_leader_is_answered_in_time() {
     let mut bench = Bench::new(tail(0, 0, 0, &[1, 2, 3]), 0);
     let answer = bench.read();
-    assert_eq!(refusal(&bench.propose()), Some(Refusal::NoLeader));
+    assert_eq!((refusal(&bench.propose()), bench.proposals_failed), (Some(Refusal::NoLeader), 1));
     bench.tick(REQUEST_TICKS - 1);
     assert_eq!((refusal(&answer), bench.reads_failed), (None, 0));
     bench.tick(1);
@@ -260,7 +263,7 @@ fn proposals_are_refused_while_apply_is_far_behind() {
     let mut answers: Vec<_> = (0..=BACKLOG_ENTRIES_MAX).map(|_| bench.propose()).collect();
     bench.write();
     let answer = bench.propose();
-    assert_eq!(refusal(&answer), Some(Refusal::TooManyRequests));
+    assert_eq!((refusal(&answer), bench.proposals_failed), (Some(Refusal::TooManyRequests), 0));
     bench.apply();
     assert!(answers.pop().unwrap().recv().unwrap().is_ok());
     assert_eq!(refusal(&bench.propose()), None);
@@ -274,6 +277,7 @@ fn a_stop_refuses_whatever_waits() {
     bench.handle(Event::Stop);
     assert_eq!(refusal(&read), Some(Refusal::Stopped));
     assert_eq!(refusal(&proposal), Some(Refusal::Stopped));
+    assert_eq!((bench.proposals_failed, bench.reads_failed), (0, 0));
 }
 
 #[test]
@@ -356,6 +360,7 @@ fn a_replaced_proposal_is_told_that_the_leader_changed() {
     bench.follow(term, (2, term), vec![entry(3, term, "theirs")], 3);
     assert_eq!(refusal(&cut), Some(Refusal::LeaderChanged));
     assert_eq!(bench.apply(), [1, 2, 3]);
+    assert_eq!(bench.proposals_failed, 2);
 }
 #[test]
 fn a_proposal_of_a_new_term_is_not_mistaken_for_one_that_was_cut_off() {

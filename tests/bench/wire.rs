@@ -15,6 +15,8 @@ const FRAME_HEADER_BYTES: usize = 9;
 const MESSAGE_HEADER_BYTES: usize = 5;
 /// The largest frame either side sends: HTTP/2's default.
 const FRAME_BYTES_MAX: usize = 16_384;
+/// Memory taken at once for a message that comes in several frames.
+const MESSAGE_RESERVE_BYTES: usize = 8 << 20;
 /// What the server may send of one call: no row should wait for a window.
 const STREAM_WINDOW_BYTES: u32 = (1 << 31) - 1;
 /// Received bytes after which the connection's window is opened again by as many.
@@ -77,6 +79,19 @@ pub(crate) struct Wire {
 struct Partial {
     bytes: Vec<u8>,
     messages: u32,
+}
+
+impl Partial {
+    fn has_message(&self) -> bool {
+        match self.bytes.split_first_chunk::<MESSAGE_HEADER_BYTES>() {
+            Some((header, rest)) => rest.len() >= message_bytes(header),
+            None => false,
+        }
+    }
+}
+
+fn message_bytes(header: &[u8; MESSAGE_HEADER_BYTES]) -> usize {
+    u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize
 }
 
 impl Wire {
@@ -177,18 +192,24 @@ impl Wire {
             true => data,
             false => {
                 call.bytes.extend_from_slice(data);
+                if flags & END_STREAM == 0 && !call.has_message() {
+                    return Ok(());
+                }
                 joined = std::mem::take(&mut call.bytes);
                 &joined
             }
         };
         while let Some((header, rest)) = left.split_first_chunk::<MESSAGE_HEADER_BYTES>() {
-            let length = u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
-            let Some((message, rest)) = rest.split_at_checked(length) else { break };
+            let Some((message, rest)) = rest.split_at_checked(message_bytes(header)) else { break };
             call.messages += 1;
             said(Said::Message { stream, message });
             left = rest;
         }
         call.bytes.extend_from_slice(left);
+        if let Some(header) = left.first_chunk::<MESSAGE_HEADER_BYTES>() {
+            // The rest of a long message comes frame by frame.
+            call.bytes.reserve(message_bytes(header).min(MESSAGE_RESERVE_BYTES));
+        }
         if flags & END_STREAM != 0 {
             self.end(stream, said);
         }

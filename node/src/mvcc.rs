@@ -16,10 +16,12 @@
 
 pub(crate) mod compaction;
 pub(crate) mod filter;
+pub(crate) mod found;
 pub(crate) mod hash;
 pub(crate) mod history;
 pub(crate) mod key_index;
 pub(crate) mod key_range;
+mod loader;
 pub(crate) mod query;
 pub(crate) mod range;
 pub(crate) mod revision;

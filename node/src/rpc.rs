@@ -2,7 +2,7 @@
 //!
 //! [`listen`] binds, [`shards`] serves: one single-threaded runtime a core, a connection stays on the shard that got
 //! it. [`connection`] tells gRPC (HTTP/2) from pages (HTTP/1.1, see [`crate::http`]). [`grpc`] finds the method,
-//! decodes, sets the deadline, counts, encodes. The services ([`kv`], [`range_stream`], [`lease`], [`watch`],
+//! decodes, sets the deadline, counts, encodes. The services ([`kv`], [`range_answer`], [`range_stream`], [`lease`], [`watch`],
 //! [`cluster`], [`maintenance`], [`auth`], [`health`]) know nothing of that: they are functions from a request to an
 //! answer or a [`Refusal`], so another transport can call them as they are.
 //!
@@ -24,6 +24,7 @@ mod lease;
 mod listen;
 mod maintenance;
 pub(crate) mod method;
+mod range_answer;
 mod range_stream;
 mod reply;
 mod shards;

@@ -26,6 +26,15 @@ pub(crate) struct RangeQuery {
     pub(crate) max_create_revision: i64,
 }
 
+impl RangeQuery {
+    /// Whether the answer is what lies in the range, in key order, up to the limit: nothing is sorted or filtered.
+    pub(crate) fn is_plain(&self) -> bool {
+        let bounds = [self.min_mod_revision, self.max_mod_revision, self.min_create_revision, self.max_create_revision];
+        let in_key_order = self.target == SortTarget::Key && self.order != SortOrder::Descend;
+        in_key_order && bounds == [0; 4]
+    }
+}
+
 /// The order asked for. `None` with a target other than the key sorts ascending, as etcd does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum SortOrder {

@@ -93,8 +93,16 @@ pub(crate) fn split_kv_key(row_key: &[u8]) -> Option<(&[u8], ChangeId)> {
 
 /// The user key of an escaped one with its terminator.
 pub(crate) fn unescape(prefix: &[u8]) -> Vec<u8> {
+    let mut key = Vec::new();
+    unescape_into(prefix, &mut key);
+    key
+}
+
+/// Writes the user key of an escaped one with its terminator over what is in `key`.
+pub(crate) fn unescape_into(prefix: &[u8], key: &mut Vec<u8>) {
     let escaped = prefix.strip_suffix(&TERMINATOR).unwrap_or(prefix);
-    let mut key = Vec::with_capacity(escaped.len());
+    key.clear();
+    key.reserve(escaped.len());
     let mut rest = escaped;
     while let Some(zero) = rest.iter().position(|byte| *byte == 0) {
         key.extend_from_slice(&rest[..=zero]);
@@ -102,7 +110,6 @@ pub(crate) fn unescape(prefix: &[u8]) -> Vec<u8> {
         rest = rest.get(zero + 2..).unwrap_or_default();
     }
     key.extend_from_slice(rest);
-    key
 }
 
 impl Version {
@@ -123,17 +130,32 @@ impl Version {
 
     /// Reads a row's value; the user value is a slice of it.
     pub(crate) fn decode(row: &Bytes) -> Option<Version> {
-        let mut rest = row.clone();
-        if !rest.has_remaining() {
-            return None;
-        }
-        if rest.get_u8() & TOMBSTONE != 0 {
+        if is_tombstone(row) {
             return Some(Version::Tombstone);
         }
-        let mut number = || decode_varint(&mut rest).ok().map(u64::cast_signed);
-        let (created, version, lease) = (Revision(number()?), number()?, number()?);
-        Some(Version::Value { created, version, lease, value: rest })
+        let ValueRow { created, version, lease, value } = value_row(row)?;
+        Some(Version::Value { created, version, lease, value: row.slice_ref(value) })
     }
+}
+
+/// A version's row read in place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ValueRow<'a> {
+    pub(crate) created: Revision,
+    pub(crate) version: i64,
+    pub(crate) lease: i64,
+    pub(crate) value: &'a [u8],
+}
+
+/// Reads a row's value in place; `None` when it is no value's row.
+pub(crate) fn value_row(row: &[u8]) -> Option<ValueRow<'_>> {
+    let (flags, mut rest) = row.split_first()?;
+    if flags & TOMBSTONE != 0 {
+        return None;
+    }
+    let mut number = || decode_varint(&mut rest).ok().map(u64::cast_signed);
+    let (created, version, lease) = (Revision(number()?), number()?, number()?);
+    Some(ValueRow { created, version, lease, value: rest })
 }
 
 /// Whether a row's value is a tombstone's, without reading the rest.

@@ -1,7 +1,7 @@
 //! Reading the store, from any thread.
 //!
 //! A read of the current revision takes its keys from the key index under a short lock, and their values from the value
-//! cache or the engine; a large one, and a read of an older revision, is one scan of the engine. Either way the answer
+//! cache or the engine; a very large one, and a read of an older revision, is one scan of the engine. Either way the answer
 //! is that of one revision: rows of newer ones are passed over, and if a compaction overtook the read meanwhile, it
 //! starts over or is refused.
 
@@ -14,13 +14,15 @@ use kuorum_proto::mvccpb::KeyValue;
 use parking_lot::RwLock;
 
 use crate::mvcc::filter::Floor;
+use crate::mvcc::found::{Found, RangeEnd, Sink};
 use crate::mvcc::hash;
 use crate::mvcc::key_index::{KeyIndex, KeyState};
 use crate::mvcc::key_range::KeyRange;
+use crate::mvcc::loader::Loader;
 use crate::mvcc::query::{RangeAnswer, RangeQuery, Refusal};
 use crate::mvcc::range;
 use crate::mvcc::revision::{ChangeId, Revision};
-use crate::mvcc::row::{self, Version};
+use crate::mvcc::row;
 use crate::mvcc::startup::Dump;
 use crate::mvcc::value_cache::ValueCache;
 use crate::mvcc::{MvccOptions, ReadError};
@@ -28,8 +30,11 @@ use crate::storage::{Space, Storage, StorageError, View};
 
 /// What the rows of the `sys` space take, whatever the history: a few hundred bytes, in one block.
 const FIXED_ROWS_BYTES: u64 = 4_096;
-/// Keys taken from the index in one go, under its lock. Larger reads scan the engine instead, without a lock.
-const INDEX_KEYS_MAX: usize = 1_024;
+/// Keys taken from the index in one go, under its lock: about half a millisecond. Larger reads scan the engine instead,
+/// without a lock.
+const INDEX_KEYS_MAX: usize = 16_384;
+/// What a live key's row without a value is called.
+pub(super) const NO_VALUE: StorageError = StorageError::Damaged { what: "a live key's row holds no value" };
 /// How often a read starts over because a compaction overtook it.
 const READ_ATTEMPTS_MAX: usize = 16;
 /// Hashes of compactions kept (etcd: hashStorageMaxSize).
@@ -110,10 +115,27 @@ impl Store {
     }
 
     pub(crate) fn range(&self, query: &RangeQuery) -> Result<RangeAnswer, ReadError> {
+        let mut kvs = Vec::new();
+        let read = self.read(query, query.fetch_limit(), &mut kvs)?;
+        Ok(range::finish(query, kvs, read.count, read.current))
+    }
+
+    /// Shows the keys of a range to `sink`: those that [`Store::range`] would answer with, without a copy of them. The
+    /// query must be plain ([`RangeQuery::is_plain`]).
+    pub(crate) fn visit(&self, query: &RangeQuery, sink: &mut dyn Sink) -> Result<RangeEnd, ReadError> {
+        debug_assert!(query.is_plain(), "{query:?} needs what comes after the read");
+        let limit = usize::try_from(query.limit).ok().filter(|limit| *limit > 0);
+        let read = self.read(query, limit, sink)?;
+        let more = !query.count_only && limit.is_some_and(|limit| read.count > limit);
+        let count = i64::try_from(read.count).expect("fewer keys than bytes of memory");
+        Ok(RangeEnd { more, count, revision: read.current })
+    }
+
+    fn read(&self, query: &RangeQuery, limit: Option<usize>, sink: &mut dyn Sink) -> Result<Read, ReadError> {
         for _ in 0..READ_ATTEMPTS_MAX {
-            match self.try_range(query)? {
-                Some(answer) => return Ok(answer),
-                None => continue,
+            match self.try_read(query, limit, sink)? {
+                Some(read) => return Ok(read),
+                None => sink.restart(),
             }
         }
         let compacted = self.compacted();
@@ -121,7 +143,12 @@ impl Store {
     }
 
     /// `None` when a compaction overtook a read of the current revision: there is a newer one to read.
-    fn try_range(&self, query: &RangeQuery) -> Result<Option<RangeAnswer>, ReadError> {
+    fn try_read(
+        &self,
+        query: &RangeQuery,
+        limit: Option<usize>,
+        sink: &mut dyn Sink,
+    ) -> Result<Option<Read>, ReadError> {
         let keys = KeyRange::from_wire(&query.key, &query.range_end);
         let published = self.0.published.read();
         let current = published.revision;
@@ -132,28 +159,25 @@ impl Store {
         if at < self.compacted() {
             return Err(ReadError::Refused(Refusal::Compacted { compacted: self.compacted() }));
         }
-        let (kvs, count) = if at == current {
+        let values = query.wants_values();
+        let count = if at == current {
             let count = published.index.count(keys);
-            if query.count_only || count == 0 {
-                return Ok(Some(range::finish(query, Vec::new(), count, current)));
-            }
-            let wanted = query.fetch_limit().map_or(count, |limit| limit.min(count));
+            let wanted = if query.count_only { 0 } else { limit.unwrap_or(count).min(count) };
             if wanted <= INDEX_KEYS_MAX {
-                let states = collect(&published.index, keys, wanted);
+                let states = States::collect(&published.index, keys, wanted);
                 drop(published);
-                match self.load(states, query.wants_values())? {
-                    Some(kvs) => (kvs, count),
-                    None => return Ok(None),
+                if !self.load(&states, values, sink)? {
+                    return Ok(None);
                 }
             } else {
                 drop(published);
-                (self.scan(keys, at, Some(wanted), query.wants_values())?.kvs, count)
+                scan(&self.0.storage.view(), keys, at, wanted, values, sink)?;
             }
+            count
         } else {
             drop(published);
-            let limit = if query.count_only { Some(0) } else { query.fetch_limit() };
-            let scanned = self.scan(keys, at, limit, query.wants_values())?;
-            (scanned.kvs, scanned.count)
+            let limit = if query.count_only { 0 } else { limit.unwrap_or(usize::MAX) };
+            scan(&self.0.storage.view(), keys, at, limit, values, sink)?
         };
         // Looked at after the rows were read: below the compacted revision rows may have been missing already.
         if at < self.compacted() {
@@ -162,34 +186,20 @@ impl Store {
             }
             return Ok(None);
         }
-        Ok(Some(range::finish(query, kvs, count, current)))
+        Ok(Some(Read { count, current }))
     }
 
-    /// Values for keys found in the index; `None` when a row is gone, which only a compaction past a newer write does.
-    fn load(&self, states: Vec<(Bytes, KeyState)>, values: bool) -> Result<Option<Vec<KeyValue>>, StorageError> {
-        let mut kvs = Vec::with_capacity(states.len());
-        for (key, state) in states {
+    /// Shows keys found in the index; false when a row is gone, which only a compaction past a newer write does.
+    fn load(&self, states: &States, values: bool, sink: &mut dyn Sink) -> Result<bool, StorageError> {
+        let mut loader = Loader::new(&self.0);
+        for (key, state) in states.iter() {
             if !values {
-                kvs.push(key_only(key, &state));
-                continue;
-            }
-            match self.0.load_value(&key, state.modified)? {
-                Some(value) => kvs.push(key_value(key, &state, value)),
-                None => return Ok(None),
+                sink.push(Found::key_only(key, state));
+            } else if !loader.load(key, state, |value| sink.push(Found::new(key, state, value)))? {
+                return Ok(false);
             }
         }
-        Ok(Some(kvs))
-    }
-
-    /// One scan of the engine: the keys alive at a revision, in order, up to a limit, and how many there are.
-    fn scan(
-        &self,
-        keys: KeyRange<'_>,
-        at: Revision,
-        limit: Option<usize>,
-        values: bool,
-    ) -> Result<Scanned, StorageError> {
-        scan(&self.0.storage.view(), keys, at, limit, values)
+        Ok(true)
     }
 
     /// The version of a key in force at a revision; `None` when it did not exist then.
@@ -279,36 +289,64 @@ impl Store {
 impl Inner {
     /// The value of one version, from the cache or the engine; `None` when the engine no longer has the row.
     pub(super) fn load_value(&self, key: &Bytes, id: ChangeId) -> Result<Option<Bytes>, StorageError> {
-        if let Some(value) = self.values.get(key, id) {
-            return Ok(Some(value));
+        match self.values.get(key, id) {
+            Some(value) => Ok(Some(value)),
+            None => self.load_row(key, id),
         }
+    }
+
+    /// The value of one version from the engine, kept in the cache from now on.
+    pub(super) fn load_row(&self, key: &[u8], id: ChangeId) -> Result<Option<Bytes>, StorageError> {
         let Some(row) = self.storage.get(Space::Kv, &row::kv_key(key, id))? else { return Ok(None) };
-        match Version::decode(&row) {
-            Some(Version::Value { value, .. }) => {
-                // A copy: the row is a slice of a block that would stay in memory with it.
-                self.values.insert(key.clone(), id, Bytes::copy_from_slice(&value));
-                Ok(Some(value))
-            }
-            Some(Version::Tombstone) | None => Err(StorageError::Damaged { what: "a live key's row holds no value" }),
+        // A copy: the row is a slice of a block that would stay in memory with it.
+        let value = Bytes::copy_from_slice(row::value_row(&row).ok_or(NO_VALUE)?.value);
+        self.values.insert(Bytes::copy_from_slice(key), id, value.clone());
+        Ok(Some(value))
+    }
+}
+
+/// What a read of the index and the rows came to.
+struct Read {
+    /// Keys alive in the range, past the limit too.
+    count: usize,
+    /// The store's revision when it was read.
+    current: Revision,
+}
+
+/// Keys of a range with their states, as the index had them. One buffer holds all the keys.
+struct States {
+    keys: Vec<u8>,
+    /// Where each key ends in the buffer.
+    states: Vec<(usize, KeyState)>,
+}
+
+impl States {
+    fn collect(index: &KeyIndex, keys: KeyRange<'_>, limit: usize) -> States {
+        let mut found = States { keys: Vec::new(), states: Vec::with_capacity(limit) };
+        if limit > 0 {
+            index.visit(keys, |key, state| {
+                found.keys.extend_from_slice(key);
+                found.states.push((found.keys.len(), *state));
+                if found.states.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
         }
+        found
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&[u8], &KeyState)> {
+        let mut start = 0;
+        self.states.iter().map(move |(end, state)| {
+            let key = &self.keys[start..*end];
+            start = *end;
+            (key, state)
+        })
     }
 }
 
 /// Up to `limit` keys of the range, in order, with their states.
 pub(super) fn collect(index: &KeyIndex, keys: KeyRange<'_>, limit: usize) -> Vec<(Bytes, KeyState)> {
-    let mut found = Vec::with_capacity(limit.min(INDEX_KEYS_MAX));
-    if let KeyRange::One(key) = keys {
-        found.extend(index.get(key).map(|state| (Bytes::copy_from_slice(key), state)));
-        return found;
-    }
-    index.visit(keys, |key, state| {
-        if found.len() == limit {
-            return ControlFlow::Break(());
-        }
-        found.push((Bytes::copy_from_slice(key), *state));
-        ControlFlow::Continue(())
-    });
-    found
+    let states = States::collect(index, keys, limit.min(index.count(keys)));
+    states.iter().map(|(key, state)| (Bytes::copy_from_slice(key), *state)).collect()
 }
 
 pub(super) fn key_only(key: Bytes, state: &KeyState) -> KeyValue {
@@ -325,40 +363,33 @@ pub(super) fn key_value(key: Bytes, state: &KeyState, value: Bytes) -> KeyValue 
     KeyValue { value, lease: state.lease, ..key_only(key, state) }
 }
 
-/// What a scan found.
-pub(super) struct Scanned {
-    pub(super) kvs: Vec<KeyValue>,
-    /// Keys alive in the range, past the limit too.
-    pub(super) count: usize,
-}
-
+/// One scan of the engine: shows the keys alive at a revision, in order, up to a limit, and says how many there are,
+/// past the limit too.
 pub(super) fn scan(
     view: &View,
     keys: KeyRange<'_>,
     at: Revision,
-    limit: Option<usize>,
+    limit: usize,
     values: bool,
-) -> Result<Scanned, StorageError> {
-    let mut scanned = Scanned { kvs: Vec::new(), count: 0 };
+    sink: &mut dyn Sink,
+) -> Result<usize, StorageError> {
     if let KeyRange::One(key) = keys {
-        if let Some(mut kv) = version_at(view, key, at)? {
-            scanned.count = 1;
-            if !values {
-                kv = KeyValue { value: Bytes::new(), lease: 0, ..kv };
-            }
-            scanned.kvs.extend((limit != Some(0)).then_some(kv));
+        let Some((id, row)) = row_at(view, key, at)? else { return Ok(0) };
+        if limit > 0 {
+            sink.push(found(key, id, &row, values)?);
         }
-        return Ok(scanned);
+        return Ok(1);
     }
-    let limit = limit.unwrap_or(usize::MAX);
     let from = row::kv_bound(keys.start());
     let to = match keys.end() {
         Bound::Excluded(end) => Bound::Excluded(row::kv_bound(end)),
         Bound::Included(_) | Bound::Unbounded => Bound::Unbounded,
     };
     let to = to.as_ref().map(Vec::as_slice);
+    let mut count = 0;
     // Escaped key of the last key decided, so that its older versions are passed over.
     let mut decided: Vec<u8> = Vec::new();
+    let mut key = Vec::new();
     for row in view.scan(Space::Kv, (Bound::Included(&from), to)) {
         let (row_key, value) = row?;
         let (prefix, id) =
@@ -371,35 +402,36 @@ pub(super) fn scan(
         if row::is_tombstone(&value) {
             continue;
         }
-        scanned.count += 1;
-        if scanned.kvs.len() < limit {
-            let key = row::unescape(prefix).into();
-            scanned.kvs.push(decode(key, id, &value, values)?);
+        count += 1;
+        if count <= limit {
+            row::unescape_into(prefix, &mut key);
+            sink.push(found(&key, id, &value, values)?);
         }
     }
-    Ok(scanned)
+    Ok(count)
 }
 
 /// The version of one key in force at a revision.
 pub(super) fn version_at(view: &View, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StorageError> {
+    let mut kvs: Vec<KeyValue> = Vec::new();
+    scan(view, KeyRange::One(key), at, 1, true, &mut kvs)?;
+    Ok(kvs.pop())
+}
+
+/// The row of one key in force at a revision, unless the key did not exist then.
+fn row_at(view: &View, key: &[u8], at: Revision) -> Result<Option<(ChangeId, Bytes)>, StorageError> {
     let from = row::kv_key_at(key, at);
     let prefix = row::kv_prefix(key);
     let Some(found) = view.scan(Space::Kv, (Bound::Included(&from), Bound::Unbounded)).next() else { return Ok(None) };
     let (row_key, value) = found?;
-    match row::split_kv_key(&row_key) {
-        Some((found, id)) if found == prefix && !row::is_tombstone(&value) => {
-            decode(Bytes::copy_from_slice(key), id, &value, true).map(Some)
-        }
-        _ => Ok(None),
-    }
+    Ok(match row::split_kv_key(&row_key) {
+        Some((found, id)) if found == prefix && !row::is_tombstone(&value) => Some((id, value)),
+        _ => None,
+    })
 }
 
-fn decode(key: Bytes, id: ChangeId, row: &Bytes, values: bool) -> Result<KeyValue, StorageError> {
-    match Version::decode(row) {
-        Some(Version::Value { created, version, lease, value }) => {
-            let (value, lease) = if values { (value, lease) } else { (Bytes::new(), 0) };
-            Ok(KeyValue { key, create_revision: created.0, mod_revision: id.main.0, version, value, lease })
-        }
-        Some(Version::Tombstone) | None => Err(StorageError::Damaged { what: "a version's row can't be read" }),
-    }
+fn found<'a>(key: &'a [u8], id: ChangeId, row: &'a [u8], values: bool) -> Result<Found<'a>, StorageError> {
+    let row = row::value_row(row).ok_or(StorageError::Damaged { what: "a version's row can't be read" })?;
+    let (value, lease) = if values { (row.value, row.lease) } else { (&[][..], 0) };
+    Ok(Found { key, created: row.created, modified: id.main, version: row.version, lease, value })
 }

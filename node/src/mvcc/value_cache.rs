@@ -37,7 +37,7 @@ impl ValueCache {
     }
 
     /// The value of this very version.
-    pub(super) fn get(&self, key: &Bytes, id: ChangeId) -> Option<Bytes> {
+    pub(super) fn get(&self, key: &[u8], id: ChangeId) -> Option<Bytes> {
         let (cached, value) = self.0.get(key)?;
         (cached == id).then_some(value)
     }

@@ -103,8 +103,9 @@ impl<'a> WriteTxn<'a> {
     fn range_then(&self, query: &RangeQuery, keys: KeyRange<'_>, at: Revision) -> Result<RangeAnswer, StorageError> {
         let view = self.writer.store.0.storage.view();
         let committed = self.writer.store.revision();
-        let found = scan(&view, keys, at.min(committed), None, query.wants_values())?;
-        let mut kvs: BTreeMap<Bytes, KeyValue> = found.kvs.into_iter().map(|kv| (kv.key.clone(), kv)).collect();
+        let mut found: Vec<KeyValue> = Vec::new();
+        scan(&view, keys, at.min(committed), usize::MAX, query.wants_values(), &mut found)?;
+        let mut kvs: BTreeMap<Bytes, KeyValue> = found.into_iter().map(|kv| (kv.key.clone(), kv)).collect();
         for change in self.writer.changes.iter().filter(|change| change.id.main <= at) {
             let key = &change.kv.key;
             if !keys.contains(key) {

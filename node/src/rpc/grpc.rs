@@ -142,7 +142,7 @@ fn close(tally: &mut Tally, fault: &Fault) -> Status {
 fn unary<Q, A, E, F, W>(call: Call, messages: Body, handler: F) -> Answer
 where
     Q: Message + Default + 'static,
-    A: Message,
+    A: reply::UnaryAnswer,
     E: Into<Fault>,
     F: FnOnce(Arc<Node>, Q) -> W + Send + 'static,
     W: Future<Output = Result<A, E>> + Send,
@@ -159,7 +159,7 @@ fn unary_decoded<Q, A, E, F, W>(
 ) -> Answer
 where
     Q: Send + 'static,
-    A: Message,
+    A: reply::UnaryAnswer,
     E: Into<Fault>,
     F: FnOnce(Arc<Node>, Q) -> W + Send + 'static,
     W: Future<Output = Result<A, E>> + Send,
@@ -195,7 +195,7 @@ async fn exchange<Q, A, E, F, W>(
     tally: &mut Option<Tally>,
 ) -> Result<Response<Reply>, Fault>
 where
-    A: Message,
+    A: reply::UnaryAnswer,
     E: Into<Fault>,
     F: FnOnce(Arc<Node>, Q) -> W,
     W: Future<Output = Result<A, E>>,
@@ -208,7 +208,7 @@ where
     tally.received();
     call.check()?;
     let answer = handler(Arc::clone(node), request).await.map_err(E::into)?;
-    let (response, bytes) = reply::unary(&answer);
+    let (response, bytes) = reply::unary(answer);
     tally.sent(bytes);
     Ok(response)
 }

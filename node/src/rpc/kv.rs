@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use kuorum_proto::etcdserverpb::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse,
-    RangeRequest, RangeResponse, TxnRequest, TxnResponse,
+    RangeRequest, TxnRequest, TxnResponse,
 };
 
+use super::range_answer::{EncodedKvs, RangeAnswer};
 use super::{Node, refusal_of, unexpected};
 use crate::admission::shape;
 use crate::apply::{self, Reply};
 use crate::metrics;
-use crate::mvcc::query::{RangeAnswer, RangeQuery};
+use crate::mvcc::found::RangeEnd;
+use crate::mvcc::query::RangeQuery;
 use crate::mvcc::revision::Revision;
 use crate::refusal::Refusal;
 
@@ -19,28 +21,17 @@ use crate::refusal::Refusal;
 /// reading, twenty times what the detour costs.
 const KEYS_ON_SHARD_MAX: i64 = 1_000;
 
-pub(crate) async fn range(node: Arc<Node>, request: RangeRequest) -> Result<RangeResponse, Refusal> {
+pub(crate) async fn range(node: Arc<Node>, request: RangeRequest) -> Result<RangeAnswer, Refusal> {
     let serializable = request.serializable;
     let query = node.gate.range(request)?;
     if !serializable {
         node.consensus.read_barrier().await?;
     }
-    let answer = read(&node, query).await?;
-    Ok(RangeResponse {
-        header: Some(node.facts.header(answer.revision.0)),
-        kvs: answer.kvs,
-        more: answer.more,
-        count: answer.count,
-    })
-}
-
-/// Reads on the shard what is quickly read, elsewhere what is not.
-async fn read(node: &Arc<Node>, query: RangeQuery) -> Result<RangeAnswer, Refusal> {
-    if !may_be_large(&query) || count(node, &query)? <= KEYS_ON_SHARD_MAX {
-        return read_here(node, &query);
+    // On the shard what is quickly read, elsewhere what is not.
+    if !may_be_large(&query) || count(&node, &query)? <= KEYS_ON_SHARD_MAX {
+        return read(&node, &query);
     }
-    let node = Arc::clone(node);
-    let read = tokio::task::spawn_blocking(move || read_here(&node, &query));
+    let read = tokio::task::spawn_blocking(move || read(&node, &query));
     read.await.map_err(|error| Refusal::Internal(format!("the read was given up: {error}")))?
 }
 
@@ -59,11 +50,20 @@ fn count(node: &Node, query: &RangeQuery) -> Result<i64, Refusal> {
     node.store.range(&count).map(|answer| answer.count).map_err(refusal_of)
 }
 
-fn read_here(node: &Node, query: &RangeQuery) -> Result<RangeAnswer, Refusal> {
+fn read(node: &Node, query: &RangeQuery) -> Result<RangeAnswer, Refusal> {
     let metrics = metrics::get();
     metrics.mvcc.ranges.increment(1);
     let started = tokio::time::Instant::now();
-    let answer = node.store.range(query).map_err(refusal_of)?;
+    let answer = if query.is_plain() {
+        let mut kvs = EncodedKvs::default();
+        let end = node.store.visit(query, &mut kvs).map_err(refusal_of)?;
+        RangeAnswer::new(node.facts.header(end.revision.0), kvs, end)
+    } else {
+        let answer = node.store.range(query).map_err(refusal_of)?;
+        let header = node.facts.header(answer.revision.0);
+        let end = RangeEnd { more: answer.more, count: answer.count, revision: answer.revision };
+        RangeAnswer::new(header, EncodedKvs::of(&answer.kvs), end)
+    };
     metrics.server.range_seconds.record(started.elapsed().as_secs_f64());
     Ok(answer)
 }

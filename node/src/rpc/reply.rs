@@ -12,6 +12,8 @@ use hyper::{Response, StatusCode};
 use prost::Message;
 use tonic::Status;
 
+use super::range_answer::RangeAnswer;
+
 const CONTENT_TYPE_GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const STATUS_OK: HeaderValue = HeaderValue::from_static("0");
@@ -21,8 +23,8 @@ const HEADER_BYTES: usize = 5;
 
 /// The answer to one request, on either protocol.
 pub(crate) enum Reply {
-    /// The one message of a unary call, framed, then the trailers of success.
-    Unary(Option<Bytes>),
+    /// The one message of a unary call, framed and perhaps in several pieces, then the trailers of success.
+    Unary { first: Option<Bytes>, rest: std::vec::IntoIter<Bytes> },
     /// Messages as they come, not framed yet; the first error, or the end, becomes the trailers.
     Stream(BoxStream<'static, Result<Bytes, Status>>),
     /// All has been said.
@@ -31,13 +33,34 @@ pub(crate) enum Reply {
     Page(axum::body::Body),
 }
 
+/// What answers a unary call.
+pub(crate) trait UnaryAnswer {
+    /// The framed message, and its length.
+    fn framed(self) -> (Reply, usize);
+}
+
+impl<M: Message> UnaryAnswer for M {
+    fn framed(self) -> (Reply, usize) {
+        let bytes = self.encoded_len();
+        let mut framed = BytesMut::with_capacity(HEADER_BYTES + bytes);
+        framed.put_slice(&header(bytes));
+        self.encode_raw(&mut framed);
+        (Reply::Unary { first: Some(framed.freeze()), rest: Vec::new().into_iter() }, bytes)
+    }
+}
+
+impl UnaryAnswer for RangeAnswer {
+    fn framed(self) -> (Reply, usize) {
+        let (mut first, rest, bytes) = self.pieces(HEADER_BYTES);
+        first[..HEADER_BYTES].copy_from_slice(&header(bytes));
+        (Reply::Unary { first: Some(first.freeze()), rest: rest.into_iter() }, bytes)
+    }
+}
+
 /// Answers with one message.
-pub(crate) fn unary(message: &impl Message) -> (Response<Reply>, usize) {
-    let bytes = message.encoded_len();
-    let mut framed = BytesMut::with_capacity(HEADER_BYTES + bytes);
-    framed.put_slice(&header(bytes));
-    message.encode_raw(&mut framed);
-    (with_headers(Reply::Unary(Some(framed.freeze()))), bytes)
+pub(crate) fn unary(answer: impl UnaryAnswer) -> (Response<Reply>, usize) {
+    let (reply, bytes) = answer.framed();
+    (with_headers(reply), bytes)
 }
 
 /// Answers with a stream of messages.
@@ -93,8 +116,8 @@ impl Body for Reply {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Chunk>, axum::Error>>> {
         let (frame, last) = match &mut *self {
-            Reply::Unary(message) => match message.take() {
-                Some(message) => (Frame::data(Chunk::Whole(message)), false),
+            Reply::Unary { first, rest } => match first.take().or_else(|| rest.next()) {
+                Some(piece) => (Frame::data(Chunk::Whole(piece)), false),
                 None => (ok_trailers(), true),
             },
             Reply::Stream(messages) => match ready!(messages.poll_next_unpin(context)) {
@@ -122,14 +145,14 @@ impl Body for Reply {
         match self {
             Reply::Done => true,
             Reply::Page(page) => page.is_end_stream(),
-            Reply::Unary(_) | Reply::Stream(_) => false,
+            Reply::Unary { .. } | Reply::Stream(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Reply::Page(page) => page.size_hint(),
-            Reply::Done | Reply::Unary(_) | Reply::Stream(_) => SizeHint::default(),
+            Reply::Done | Reply::Unary { .. } | Reply::Stream(_) => SizeHint::default(),
         }
     }
 }

@@ -23,18 +23,23 @@ use fjall::compaction::filter::{CompactionFilter, Context, Factory, ItemAccessor
 use fjall::config::{BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry};
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable as _, Snapshot};
 use lsm_tree::AbstractTree as _;
+use rustix::process::{Pid, setpriority_process};
 
 /// Memory for blocks read from disk.
 const BLOCK_CACHE_BYTES: u64 = 64 << 20;
 /// Journal on disk before the engine flushes what is in it.
 const JOURNAL_BYTES_MAX: u64 = 256 << 20;
 /// Rows in memory before they are flushed to a table.
-const MEMTABLE_BYTES_MAX: u64 = 32 << 20;
+const MEMTABLE_BYTES_MAX: u64 = 16 << 20;
 /// How often a flush is looked at that is waited for, and how many times.
 const FLUSH_POLL: Duration = Duration::from_millis(10);
 const FLUSH_POLLS_MAX: u32 = 6_000;
 /// Threads for flushes and compactions. Two, so that a flush need not wait for a compaction.
 const WORKER_THREADS: usize = 2;
+/// The name the engine gives these threads, and how nice they are: on two busy cores they made one put in a hundred wait
+/// (p99 at 100 clients 5.6 ms became 4.5). Much nicer ones would fall behind, and then the engine makes writers wait.
+const WORKER_NAME: &str = "fjall:worker";
+const WORKER_NICENESS: i32 = 5;
 
 /// The spaces of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -174,6 +179,7 @@ impl Storage {
             .with_compaction_filter_factories(Arc::new(move |space| (space == "kv").then(|| Arc::clone(&filters))))
             .open()
             .map_err(failed)?;
+        yield_to_requests();
         let options = || {
             KeyspaceCreateOptions::default()
                 .manual_journal_persist(true)
@@ -259,6 +265,18 @@ impl Storage {
             Space::Kv => &self.0.kv,
             Space::Rev => &self.0.rev,
             Space::Sys => &self.0.sys,
+        }
+    }
+}
+
+/// Lowers the priority of the engine's threads. Without it, or where it is not allowed, all works but less evenly.
+fn yield_to_requests() {
+    let Ok(threads) = fs::read_dir("/proc/self/task") else { return };
+    for thread in threads.flatten() {
+        let is_worker = fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim_end() == WORKER_NAME);
+        let id = thread.file_name().to_str().and_then(|id| id.parse().ok()).and_then(Pid::from_raw);
+        if let (true, Some(id)) = (is_worker, id) {
+            setpriority_process(Some(id), WORKER_NICENESS).ok();
         }
     }
 }

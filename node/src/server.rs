@@ -93,7 +93,7 @@ struct Running {
     node: Arc<rpc::Node>,
     office: PostOffice,
     raft: runner::Running,
-    apply_inbox: Arc<Inbox<apply::Task>>,
+    apply_queue: apply::thread::Queue,
     apply: JoinHandle<()>,
     watch: watch::Running,
     clock: JoinHandle<()>,
@@ -110,7 +110,6 @@ struct Base {
     office: PostOffice,
     shared: Arc<Shared>,
     inbox: Arc<Inbox<consensus::event::Event>>,
-    apply_inbox: Arc<Inbox<apply::Task>>,
     handle: consensus::Handle,
     room: space::Room,
     sizes: space::Sizes,
@@ -140,7 +139,6 @@ impl Base {
             gate: Gate::new(limits, sizes.clone(), room.clone()),
             shared,
             inbox,
-            apply_inbox: Arc::new(Inbox::new()),
             room,
             sizes,
             limits,
@@ -164,7 +162,7 @@ fn start_metrics(config: &Config, identity: &cluster::Identity) {
 impl Running {
     fn start(config: &Config, data: DataDir, started: Instant) -> anyhow::Result<Running> {
         start_metrics(config, &data.identity);
-        let Base { facts, office, shared, inbox, apply_inbox, handle, room, sizes, limits, gate, leases, alarms } =
+        let Base { facts, office, shared, inbox, handle, room, sizes, limits, gate, leases, alarms } =
             Base::new(config, &data)?;
         let (stop, stopped) = crossbeam_channel::bounded(0);
         let (jobs, disk_jobs) = crossbeam_channel::bounded(maintenance::JOBS_MAX);
@@ -173,9 +171,8 @@ impl Running {
         let (compacted, compacted_seen) = tokio::sync::watch::channel(0);
         let upkeep = Upkeep::new(jobs, compacted_seen);
         let (hub, feed, watch) = watch::start(data.store.clone(), Arc::clone(&facts), watch_options(config), started)?;
-        let apply = apply::thread::start(apply::thread::Parts {
+        let (apply_queue, apply) = apply::thread::start(apply::thread::Parts {
             applier: Applier::new(data.writer, leases.clone(), alarms.clone(), data.members.clone()),
-            inbox: Arc::clone(&apply_inbox),
             delivery: Delivery::new(office.clone()),
             shared: Arc::clone(&shared),
             feed,
@@ -189,7 +186,7 @@ impl Running {
             driver,
             inbox,
             log: data.log,
-            apply: Arc::clone(&apply_inbox),
+            apply: apply_queue.clone(),
             delivery: Delivery::new(office.clone()),
             shared,
             facts: Arc::clone(&facts),
@@ -232,7 +229,7 @@ impl Running {
             gate,
             started,
         });
-        Ok(Running { node, office, raft, apply_inbox, apply, watch, clock, disk, stop, _lock: data.lock })
+        Ok(Running { node, office, raft, apply_queue, apply, watch, clock, disk, stop, _lock: data.lock })
     }
 
     /// Stops in reverse: nobody proposes any more, then the log, then apply, then who looks at what was applied.
@@ -241,7 +238,7 @@ impl Running {
         drop(self.stop);
         join(self.clock);
         self.raft.stop();
-        self.apply_inbox.push(apply::Task::Stop);
+        self.apply_queue.push(apply::Task::Stop);
         join(self.apply);
         self.watch.stop();
         let begun = Instant::now();

@@ -1,10 +1,12 @@
-//! The apply thread: batches of committed entries in, answers and events out.
+//! The apply thread: batches of committed entries in, answers and events out. A lone member that is idle does the same on
+//! its raft thread, see [`Queue::try_apply`].
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
+use parking_lot::Mutex;
 
 use crate::admission::space::Sizes;
 use crate::apply::{Applier, Reply};
@@ -38,7 +40,6 @@ pub(crate) enum Task {
 /// Everything the apply thread works with.
 pub(crate) struct Parts {
     pub(crate) applier: Applier,
-    pub(crate) inbox: Arc<Inbox<Task>>,
     pub(crate) delivery: Delivery,
     pub(crate) shared: Arc<Shared>,
     pub(crate) feed: Feed,
@@ -53,38 +54,74 @@ pub(crate) struct Parts {
 }
 
 /// Starts the apply thread, which ends after [`Task::Stop`].
-pub(crate) fn start(parts: Parts) -> std::io::Result<JoinHandle<()>> {
+pub(crate) fn start(parts: Parts) -> std::io::Result<(Queue, JoinHandle<()>)> {
+    let queue =
+        Queue { inbox: Arc::new(Inbox::new()), applying: Arc::new(Mutex::new(Applying { parts, reads: Vec::new() })) };
     let builder = std::thread::Builder::new().name("apply".into()).stack_size(TXN_STACK_BYTES);
-    builder.spawn(move || ApplyThread { parts, reads: Vec::new() }.run())
+    let thread = builder.spawn({
+        let queue = queue.clone();
+        move || queue.run()
+    })?;
+    Ok((queue, thread))
 }
 
-struct ApplyThread {
-    parts: Parts,
-    /// Reads whose index is not applied yet. Bounded by the requests that may wait on the shards.
-    reads: Vec<(u64, Waiter)>,
+/// The way to the apply thread.
+// A lock rather than an owner: an idle lone member applies a single entry on the raft thread, which saves a wake-up of
+// two that a put at one client waits for. Whoever holds the lock empties the inbox first or finds it empty, so entries
+// stay in order.
+#[derive(Clone)]
+pub(crate) struct Queue {
+    inbox: Arc<Inbox<Task>>,
+    applying: Arc<Mutex<Applying>>,
 }
 
-impl ApplyThread {
-    fn run(mut self) {
+impl Queue {
+    pub(crate) fn push(&self, task: Task) {
+        self.inbox.push(task);
+    }
+
+    /// Applies on the calling thread, unless something is being applied or waits for it: then the entries come back.
+    /// Only for the one thread that pushes, which needs a stack of [`TXN_STACK_BYTES`].
+    pub(crate) fn try_apply(&self, committed: Vec<Committed>) -> Result<(), Vec<Committed>> {
+        match self.applying.try_lock() {
+            Some(mut applying) if self.inbox.is_empty() => {
+                applying.apply(committed);
+                Ok(())
+            }
+            Some(_) | None => Err(committed),
+        }
+    }
+
+    fn run(&self) {
         let mut tasks = Vec::new();
         loop {
-            self.parts.inbox.take(&mut tasks, IDLE_WAIT);
+            self.inbox.wait(IDLE_WAIT);
+            let mut applying = self.applying.lock();
+            self.inbox.take(&mut tasks, Duration::ZERO);
             let mut entries = Vec::new();
             let mut stop = false;
             for task in tasks.drain(..) {
                 match task {
                     Task::Apply(committed) => entries.extend(committed),
-                    Task::Read(reads) => self.reads.extend(reads),
+                    Task::Read(reads) => applying.reads.extend(reads),
                     Task::Stop => stop = true,
                 }
             }
-            self.apply(entries);
+            applying.apply(entries);
             if stop {
                 return;
             }
         }
     }
+}
 
+struct Applying {
+    parts: Parts,
+    /// Reads whose index is not applied yet. Bounded by the requests that may wait on the shards.
+    reads: Vec<(u64, Waiter)>,
+}
+
+impl Applying {
     fn apply(&mut self, entries: Vec<Committed>) {
         let mut entries = entries.into_iter();
         loop {
@@ -209,11 +246,10 @@ mod tests {
             stream_bytes_max: 1 << 20,
         };
         let (_hub, feed, watching) = watch::start(store.clone(), facts, options, Instant::now()).unwrap();
-        let (inbox, shared) = (Arc::new(Inbox::new()), Arc::new(Shared::new(0)));
+        let shared = Arc::new(Shared::new(0));
         let (compactions, to_compact) = bounded(1);
         let parts = Parts {
             applier: Applier::new(writer, Leases::new(1), Alarms::default(), Members::new(Vec::new())),
-            inbox: Arc::clone(&inbox),
             delivery: Delivery::new(PostOffice::new(0)),
             shared: Arc::clone(&shared),
             feed,
@@ -222,28 +258,37 @@ mod tests {
             sizes: Sizes::default(),
             slow: Duration::MAX,
         };
-        let thread = start(parts).unwrap();
+        let (queue, thread) = start(parts).unwrap();
 
         let (early, early_read) = waiter();
         let (late, late_read) = waiter();
-        inbox.push(Task::Read(vec![(0, early), (3, late)]));
+        queue.push(Task::Read(vec![(0, early), (3, late)]));
         assert_eq!(early_read.recv().unwrap(), Ok(Reply::Empty));
         let (refused, refusal) = waiter();
-        inbox.push(Task::Apply(vec![committed(1, put("a"), Waiter::None), committed(2, compact(99), refused)]));
+        queue.push(Task::Apply(vec![committed(1, put("a"), Waiter::None), committed(2, compact(99), refused)]));
         assert_eq!(refusal.recv().unwrap(), Err(Refusal::FutureRevision));
         assert_eq!((shared.applied(), store.revision()), (2, Revision(2)));
         assert!(late_read.is_empty(), "read before its index is applied");
-        inbox.push(Task::Apply(vec![committed(3, compact(2), Waiter::None)]));
+        queue.push(Task::Apply(vec![committed(3, compact(2), Waiter::None)]));
         assert_eq!(late_read.recv().unwrap(), Ok(Reply::Empty));
         assert_eq!(to_compact.recv().unwrap(), Revision(2));
 
+        // On this thread, unless something is under way.
+        let here = vec![committed(4, put("here"), Waiter::None)];
+        let here = {
+            let _under_way = queue.applying.lock();
+            queue.try_apply(here).unwrap_err()
+        };
+        queue.try_apply(here).unwrap();
+        assert_eq!(shared.applied(), 4);
+
         // What came before the stop is done before it, in more than one batch.
         let count = 2 * BATCH_ENTRIES_MAX as u64 + 1;
-        inbox.push(Task::Apply((4..4 + count).map(|index| committed(index, put("b"), Waiter::None)).collect()));
-        inbox.push(Task::Stop);
+        queue.push(Task::Apply((5..5 + count).map(|index| committed(index, put("b"), Waiter::None)).collect()));
+        queue.push(Task::Stop);
         thread.join().unwrap();
-        assert_eq!(shared.applied(), 3 + count);
-        assert_eq!(store.revision(), Revision(2 + i64::try_from(count).unwrap()));
+        assert_eq!(shared.applied(), 4 + count);
+        assert_eq!(store.revision(), Revision(3 + i64::try_from(count).unwrap()));
         watching.stop();
     }
 }

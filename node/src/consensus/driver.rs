@@ -224,6 +224,11 @@ impl Driver {
         }
     }
 
+    /// Whether this member is the only voter.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.node.store().conf_state().get_voters() == [self.options.member_id]
+    }
+
     /// The newest commit index no append has carried, for a last write before a clean stop.
     pub(crate) fn unsaved_commit(&mut self) -> Option<HardState> {
         self.appends.commit_unsaved.take()

@@ -51,6 +51,18 @@ impl<E> Inbox<E> {
         }
     }
 
+    /// Waits up to `wait` for the first event, and leaves it in.
+    pub(crate) fn wait(&self, wait: Duration) {
+        let mut state = self.state.lock();
+        if state.events.is_empty() {
+            self.arrived.wait_for(&mut state, wait);
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.state.lock().events.is_empty()
+    }
+
     /// Swaps everything that has arrived into `batch` (which must be empty), waiting up to `wait` for the first event.
     pub(crate) fn take(&self, batch: &mut Vec<E>, wait: Duration) {
         let mut state = self.state.lock();

@@ -17,9 +17,10 @@ use parking_lot::Mutex;
 use crate::admission::space::Room;
 use crate::apply;
 use crate::cluster::Facts;
-use crate::consensus::answers::Delivery;
+use crate::command::TXN_STACK_BYTES;
+use crate::consensus::answers::{Delivery, Waiter};
 use crate::consensus::driver::Driver;
-use crate::consensus::effects::{Append, Effects, Release};
+use crate::consensus::effects::{Append, Committed, Effects, Release};
 use crate::consensus::event::Event;
 use crate::consensus::handle::Shared;
 use crate::consensus::inbox::Inbox;
@@ -40,7 +41,7 @@ pub(crate) struct Parts {
     pub(crate) driver: Driver,
     pub(crate) inbox: Arc<Inbox<Event>>,
     pub(crate) log: Log,
-    pub(crate) apply: Arc<Inbox<apply::Task>>,
+    pub(crate) apply: apply::thread::Queue,
     pub(crate) delivery: Delivery,
     pub(crate) shared: Arc<Shared>,
     pub(crate) facts: Arc<Facts>,
@@ -92,7 +93,8 @@ pub(crate) fn start(parts: Parts) -> std::io::Result<Running> {
         durability: parts.durability,
         stopping: Arc::clone(&stopping),
     };
-    let raft = std::thread::Builder::new().name("raft".into()).spawn(move || raft_thread.run(parts.tick, wal))?;
+    let builder = std::thread::Builder::new().name("raft".into()).stack_size(TXN_STACK_BYTES);
+    let raft = builder.spawn(move || raft_thread.run(parts.tick, wal))?;
     Ok(Running { inbox, stopping, raft })
 }
 
@@ -190,7 +192,7 @@ struct RaftThread {
     /// The numbers of the last append given to the log thread, and of the last that it reported back.
     given: u64,
     reported: u64,
-    apply: Arc<Inbox<apply::Task>>,
+    apply: apply::thread::Queue,
     delivery: Delivery,
     shared: Arc<Shared>,
     facts: Arc<Facts>,
@@ -267,16 +269,28 @@ impl RaftThread {
                 self.give(Job::Append(append));
             }
         }
-        if !effects.committed.is_empty() {
-            self.apply.push(apply::Task::Apply(effects.committed));
-        }
-        if !effects.reads.is_empty() {
-            self.apply.push(apply::Task::Read(effects.reads));
-        }
+        self.hand_on(effects.committed, effects.reads);
         if let Some(release) = effects.release {
             self.give(Job::Release(release));
         }
         wrote
+    }
+
+    /// To the apply thread, but for what need not wait for it: a single entry on an idle lone member, which has no peer
+    /// that it must keep hearing, and reads of what is applied already.
+    fn hand_on(&mut self, committed: Vec<Committed>, mut reads: Vec<(u64, Waiter)>) {
+        let here = committed.len() == 1 && self.driver.is_alone();
+        let committed = if here { self.apply.try_apply(committed).err().unwrap_or_default() } else { committed };
+        if !committed.is_empty() {
+            self.apply.push(apply::Task::Apply(committed));
+        }
+        let applied = self.shared.applied();
+        for (_, waiter) in reads.extract_if(.., |(index, _)| *index <= applied) {
+            self.delivery.add(waiter, Ok(apply::Reply::Empty));
+        }
+        if !reads.is_empty() {
+            self.apply.push(apply::Task::Read(reads));
+        }
     }
 
     fn give(&self, job: Job) {

@@ -18,6 +18,9 @@ const PERSIST_INTERVAL: Duration = Duration::from_secs(5);
 /// How often the key index is dumped; a start reads the dump and what came after it.
 const DUMP_INTERVAL: Duration = Duration::from_secs(180);
 
+/// How nice the thread is to those that answer: what it does has time, and a compaction keeps a core busy for seconds.
+const NICENESS: i32 = 10;
+
 /// Everything the disk thread works with.
 pub(crate) struct Parts {
     pub(crate) store: Store,
@@ -40,6 +43,8 @@ pub(crate) fn start(parts: Parts) -> std::io::Result<JoinHandle<()>> {
 }
 
 fn run(parts: &Parts) {
+    // Of this thread alone, on Linux. Where it is not allowed all works, but less evenly.
+    rustix::process::setpriority_process(None, NICENESS).ok();
     let persist = tick(PERSIST_INTERVAL);
     let dump = tick(DUMP_INTERVAL);
     let idle = never::<()>();

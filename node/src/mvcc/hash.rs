@@ -82,7 +82,18 @@ pub(crate) fn hash(view: &View, compacted: Revision, at: Revision, purpose: Purp
         Kept::Always | Kept::Visible => true,
         Kept::Left => !any_visible,
     });
-    Ok(counted.fold(crc32c::crc32c(SEED), |crc, piece| crc32c::crc32c_combine(crc, piece.crc, piece.length)))
+    Ok(counted.fold(crc32c::crc32c(SEED), |crc, piece| combine(crc, piece.crc, piece.length)))
+}
+
+/// The CRC of a concatenation from those of its parts. For short parts the first CRC is carried over as many zeros, which
+/// takes some 30 ns; the general way takes microseconds.
+fn combine(first: u32, second: u32, second_length: usize) -> u32 {
+    static ZEROS: [u8; 4_096] = [0; 4_096];
+    match ZEROS.get(..second_length) {
+        // Linear over the first CRC, once what the zeros alone contribute is taken out again.
+        Some(zeros) => crc32c::crc32c_append(first, zeros) ^ crc32c::crc32c(zeros) ^ second,
+        None => crc32c::crc32c_combine(first, second, second_length),
+    }
 }
 
 /// What has been seen of the key under the scan.
@@ -136,4 +147,20 @@ pub(crate) fn hash_all(view: &View) -> Result<u32, StorageError> {
         }
     }
     Ok(crc)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn parts_make_the_whole(first: Vec<u8>, second in prop::collection::vec(any::<u8>(), 0..5_000)) {
+            let whole = [first.as_slice(), &second].concat();
+            let combined = combine(crc32c::crc32c(&first), crc32c::crc32c(&second), second.len());
+            prop_assert_eq!(combined, crc32c::crc32c(&whole));
+        }
+    }
 }

@@ -8,6 +8,8 @@
 //! fails and the process has to stop; the engine compacts only after flushes, so a compaction is nudged by rotating;
 //! FIFO compaction, key-value separation and `clear()` are not used.
 
+mod memtables;
+
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
@@ -18,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use self::memtables::Memtables;
 use bytes::Bytes;
 use fjall::compaction::filter::{CompactionFilter, Context, Factory, ItemAccessor, Verdict};
 use fjall::config::{BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry};
@@ -141,6 +144,7 @@ struct Inner {
     /// Commits begun and ended, so that one that hangs can be named.
     begun: AtomicU64,
     ended: AtomicU64,
+    memtables: Memtables,
 }
 
 impl Storage {
@@ -195,7 +199,16 @@ impl Storage {
         let rev = database.keyspace("rev", unfiltered).map_err(failed)?;
         let sys = database.keyspace("sys", options).map_err(failed)?;
         let (begun, ended) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Storage(Arc::new(Inner { database, kv, rev, sys, path: path.to_owned(), begun, ended })))
+        Ok(Storage(Arc::new(Inner {
+            database,
+            kv,
+            rev,
+            sys,
+            path: path.to_owned(),
+            begun,
+            ended,
+            memtables: Memtables::default(),
+        })))
     }
 
     pub(crate) fn batch(&self) -> Batch {
@@ -258,6 +271,15 @@ impl Storage {
     pub(crate) fn commit_under_way(&self) -> Option<u64> {
         let begun = self.0.begun.load(Ordering::Acquire);
         (self.0.ended.load(Ordering::Acquire) != begun).then_some(begun)
+    }
+
+    /// Frees rows that were written to tables, and says how many memtables that were. From a thread that has time.
+    pub(crate) fn free_memtables(&self) -> usize {
+        self.0.memtables.free()
+    }
+
+    fn note_memtables(&self) {
+        self.0.memtables.note([&self.0.kv.tree, &self.0.rev.tree].into_iter());
     }
 
     fn space(&self, space: Space) -> &Keyspace {
@@ -332,6 +354,7 @@ impl Batch {
     pub(crate) fn commit(self) -> Result<(), StorageError> {
         self.storage.0.begun.fetch_add(1, Ordering::AcqRel);
         let result = self.rows.commit();
+        self.storage.note_memtables();
         self.storage.0.ended.fetch_add(1, Ordering::AcqRel);
         result.map_err(engine("a batch can't be written"))
     }
@@ -390,6 +413,27 @@ impl CompactionFilter for Filter {
 mod tests {
     use super::*;
     use crate::mvcc::filter::Floor;
+
+    #[test]
+    fn a_flushed_memtable_is_freed_when_asked_and_not_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = Storage::open(&dir.path().join("store"), Floor::new().filters()).unwrap();
+        let commit = |key: &'static str| {
+            let mut batch = storage.batch();
+            batch.put(Space::Kv, key, "1");
+            batch.put(Space::Rev, key, "1");
+            batch.commit().unwrap();
+        };
+        commit("a");
+        assert_eq!(storage.free_memtables(), 0);
+        storage.rewrite().unwrap();
+        commit("b");
+        // The engine lets go of what it has flushed at its next turn.
+        storage.rewrite().unwrap();
+        assert_eq!(storage.free_memtables(), 2);
+        assert_eq!(storage.free_memtables(), 0);
+        assert_eq!(storage.get(Space::Kv, b"a").unwrap().unwrap(), "1");
+    }
 
     #[test]
     fn what_a_crash_left_half_made_is_made_anew() {

@@ -71,6 +71,7 @@ impl ClockThread {
             self.compact(now_ms);
             self.watch_disk();
             self.watch_commit(now_ms);
+            self.parts.store.free_memtables();
         }
     }
 

@@ -110,6 +110,11 @@ impl Store {
         Sizes { allocated_bytes: self.0.storage.allocated_bytes(), in_use_bytes: in_use_bytes + FIXED_ROWS_BYTES }
     }
 
+    /// Frees memory that the engine is done with. Takes up to tens of milliseconds.
+    pub(crate) fn free_memtables(&self) {
+        self.0.storage.free_memtables();
+    }
+
     pub(crate) fn commit_under_way(&self) -> Option<u64> {
         self.0.storage.commit_under_way()
     }

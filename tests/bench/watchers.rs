@@ -1,6 +1,6 @@
 //! Watchers that count and time what reaches them, and a writer that keeps just ahead of them.
 //!
-//! The writer sends a put once fewer than [`AHEAD_MAX`] of its puts have not reached every watcher: the row measures
+//! The writer sends a put once few of its puts ([`Audience::ahead_max`]) have not reached every watcher: the row measures
 //! delivery, and a backlog that grows for as long as the row runs would measure its length. Each value begins with the
 //! time of its put, so latency is from the put's sending to the event's arrival.
 
@@ -25,8 +25,9 @@ const WATCH: &str = "/etcdserverpb.Watch/Watch";
 /// Watchers of one stream, and streams of one connection (etcd's benchmark: many watchers share a stream).
 const WATCHERS_PER_STREAM: usize = 10;
 const STREAMS_PER_CONNECTION: usize = 10;
-/// Puts that may be on their way to watchers.
-const AHEAD_MAX: u64 = 32;
+/// Puts that may be on their way to watchers: of those that reach all of them, and of those that reach one.
+const AHEAD_OF_ALL_MAX: u64 = 32;
+const AHEAD_OF_ONE_MAX: u64 = 256;
 /// No watcher is created or reached for so long: the server hangs.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Fields of WatchResponse, Event and KeyValue.
@@ -48,6 +49,10 @@ pub(crate) struct Audience {
 }
 
 impl Audience {
+    fn ahead_max(self) -> u64 {
+        if self.own_keys { AHEAD_OF_ONE_MAX } else { AHEAD_OF_ALL_MAX }
+    }
+
     /// Watchers that one put reaches.
     fn reach(self) -> u64 {
         if self.own_keys { 1 } else { u64::try_from(self.watchers).expect("a count fits") }
@@ -295,7 +300,7 @@ async fn write(
         if stopping && arrived == sent && answered == sent {
             return Ok(());
         }
-        while !stopping && sent - arrived.min(answered) < AHEAD_MAX {
+        while !stopping && sent - arrived.min(answered) < audience.ahead_max() {
             let micros = shared.borrow().start.elapsed().as_micros();
             connection.wire.call(PUT, &put(audience, source, u64::try_from(micros).unwrap_or(u64::MAX)), true);
             sent += 1;

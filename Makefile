@@ -26,7 +26,7 @@ test: lint oracle unit fast blackbox
 
 lint:
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 
 unit:
 	$(CARGO) test --workspace --exclude kuorum-tests

@@ -42,3 +42,6 @@ pub(crate) mod policy;
 pub(crate) mod maintenance;
 pub(crate) mod metrics;
 pub mod trace;
+
+#[cfg(feature = "bench")]
+pub mod bench;

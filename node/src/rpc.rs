@@ -24,7 +24,7 @@ mod lease;
 mod listen;
 mod maintenance;
 pub(crate) mod method;
-mod range_answer;
+pub(crate) mod range_answer;
 mod range_stream;
 mod reply;
 mod shards;

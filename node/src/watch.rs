@@ -9,6 +9,8 @@
 //! catch up from the store), recent changes kept ([`Options::recent_bytes_max`]), bytes that wait for one client
 //! ([`Options::stream_bytes_max`]).
 
+#[cfg(feature = "bench")]
+pub(crate) mod bench;
 mod core;
 mod encode;
 #[cfg(test)]

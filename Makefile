@@ -13,7 +13,7 @@ KUORUM_KILL_ROUNDS ?= 20
 # Sources of the oracle that is ours: the reader of log directories, where it exists.
 WALCHECK := $(wildcard tests/oracle/walcheck/*.go)
 
-.PHONY: run build test lint unit fast blackbox blackbox-full bench bench-quick bench-client oracle go-present clean
+.PHONY: run build test lint unit fast blackbox blackbox-full bench bench-quick bench-client microbench oracle go-present clean
 
 run:
 	$(CARGO) run --release --bin kuorum
@@ -54,6 +54,13 @@ bench-quick:
 
 bench-client:
 	$(CARGO) build --profile fast -p kuorum-tests --bin bench
+
+# The inner loops of the node by themselves: about two minutes on an idle machine. Never part of `make test`, but `make
+# lint` compiles them. Only some: make microbench MICROBENCH='--bench mvcc -- range'
+MICROBENCH ?=
+
+microbench:
+	$(CARGO) bench -p kuorum --features bench $(MICROBENCH)
 
 oracle: $(ORACLE)/etcd $(ORACLE)/etcdctl $(ORACLE)/etcdutl $(if $(WALCHECK),$(ORACLE)/walcheck)
 

@@ -132,6 +132,7 @@ fn compact(parts: &Parts, to: Revision) {
                 "finished scheduled compaction",
                 "compact-revision" = to.0,
                 "removed-rows" = done.rows_removed,
+                "read-rows" = done.rows_read,
                 took = format!("{seconds:.3}s")
             );
             parts.compacted.send_replace(to.0);

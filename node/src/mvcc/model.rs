@@ -258,6 +258,9 @@ fn step(random: &mut StdRng, model: &mut Model, subject: &mut Subject) {
             subject.commit();
         }
         84..88 => {
+            if random.random_range(0..3) == 0 {
+                cut_compaction(random.random_range(0..4), model, subject);
+            }
             subject.store().compact_physically(Revision(model.compacted), &mut || {}).unwrap();
             let in_use = subject.store().sizes().in_use_bytes - subject_fixed(subject);
             assert_eq!(in_use, bytes_in_use(model, subject), "bytes in use, compacted to {}", model.compacted);
@@ -280,6 +283,21 @@ fn step(random: &mut StdRng, model: &mut Model, subject: &mut Subject) {
             assert_eq!(subject.store().revision().0, model.revision);
         }
     }
+}
+
+/// Carries the compaction out up to some batch, as a crash would.
+fn cut_compaction(batches: u32, model: &Model, subject: &mut Subject) {
+    let store = subject.store().clone();
+    let mut left = batches;
+    let mut pause = || match left.checked_sub(1) {
+        Some(fewer) => left = fewer,
+        // A panic that says nothing.
+        None => std::panic::resume_unwind(Box::new(())),
+    };
+    let pass = std::panic::AssertUnwindSafe(|| store.compact_physically(Revision(model.compacted), &mut pause).is_ok());
+    assert_ne!(std::panic::catch_unwind(pass).ok(), Some(false));
+    drop(store);
+    subject.reopen();
 }
 
 /// What `sizes` adds for the fixed rows.

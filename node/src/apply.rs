@@ -108,7 +108,7 @@ impl Applier {
                 return Ok(Err(Refusal::Unimplemented(what)));
             }
         }
-        let index = entry.index;
+        let (index, entry_bytes) = (entry.index, entry.data.len());
         let command = match Command::decode(entry.data) {
             Ok((_, command)) => command,
             Err(error) => {
@@ -116,23 +116,23 @@ impl Applier {
                 return Ok(Err(Refusal::Internal(error.to_string())));
             }
         };
-        match self.carry_out(command) {
+        match self.carry_out(command, entry_bytes) {
             Ok(reply) => Ok(Ok(reply)),
             Err(Failure::Refused(refusal)) => Ok(Err(refusal)),
             Err(Failure::Fatal(error)) => Err(error),
         }
     }
 
-    fn carry_out(&mut self, command: Command) -> Result<Reply, Failure> {
+    fn carry_out(&mut self, command: Command, entry_bytes: usize) -> Result<Reply, Failure> {
         self.check_alarms(&command)?;
         match command {
-            Command::Put(request) => self.put(request),
+            Command::Put(request) => self.put(request, entry_bytes),
             Command::DeleteRange(request) => self.delete_range(&request),
             Command::Txn(request) => {
                 // A peer's entry has not passed this member's admission; what could harm is looked at again.
                 shape::check_txn(&request, usize::MAX)?;
                 metrics::get().mvcc.txns.increment(1);
-                let mut txn = self.writer.txn();
+                let mut txn = self.writer.txn().within(entry_bytes);
                 let response = txn::execute(&mut txn, &self.leases, request)?;
                 txn.finish();
                 Ok(Reply::Txn(response))
@@ -166,9 +166,9 @@ impl Applier {
         if needs_space && self.alarms.no_space() { Err(Refusal::NoSpace) } else { Ok(()) }
     }
 
-    fn put(&mut self, request: PutRequest) -> Result<Reply, Failure> {
+    fn put(&mut self, request: PutRequest, entry_bytes: usize) -> Result<Reply, Failure> {
         shape::check_put(&request)?;
-        let mut txn = self.writer.txn();
+        let mut txn = self.writer.txn().within(entry_bytes);
         txn::check_put(&txn, &self.leases, &request)?;
         let response = txn::put(&mut txn, &self.leases, request)?;
         txn.finish();

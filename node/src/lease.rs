@@ -124,8 +124,11 @@ impl Leases {
         {
             lease.keys.remove(key);
         }
-        if let Some(lease) = lessor.leases.get_mut(&LeaseId(to)) {
-            lease.keys.insert(key.clone());
+        if let Some(lease) = lessor.leases.get_mut(&LeaseId(to))
+            && !lease.keys.contains(key)
+        {
+            // A copy: the key may be a slice of a log entry, with a value that is written over long before.
+            lease.keys.insert(Bytes::copy_from_slice(key));
         }
     }
 

@@ -8,8 +8,10 @@ use crate::mvcc::revision::ChangeId;
 
 /// Memory the cache may use.
 pub(super) const CACHE_BYTES: u64 = 64 << 20;
-/// What an entry costs beyond its key and value.
-const ENTRY_BYTES: usize = 96;
+/// What an entry costs beyond its key and value: its slot, its place in the map, and the allocation that key and value
+/// share with the rest of a log entry, of which they are all but a few bytes. Measured: 172 bytes of resident memory,
+/// with half a million values of eight bytes.
+const ENTRY_BYTES: usize = 176;
 /// Items the cache prepares for; it holds more or fewer by their weight.
 const ITEMS_ESTIMATED: usize = 100_000;
 
@@ -42,7 +44,7 @@ impl ValueCache {
         (cached == id).then_some(value)
     }
 
-    /// Notes a value. Key and value must not be slices of a larger buffer, or they keep that alive.
+    /// Notes a value. Key and value must not be slices of a much larger buffer, or they keep that alive.
     pub(super) fn insert(&self, key: Bytes, id: ChangeId, value: Bytes) {
         self.0.insert(key, (id, value));
     }

@@ -16,17 +16,30 @@ use crate::mvcc::store::{collect, key_only, key_value, scan};
 use crate::mvcc::writer::{Pending, Writer};
 use crate::storage::{Space, StorageError};
 
+/// A key and value that are less than one part in this many of the buffer they are slices of are copied out of it.
+const SLICE_SHARE: usize = 2;
+/// What a log entry of one put holds beside key and value, at most: tags, lengths, a lease and the request's header.
+const SLICE_SLACK_BYTES: usize = 64;
+
 /// A request under way. Its changes take the next revision, in the order in which they are made.
 pub(crate) struct WriteTxn<'a> {
     writer: &'a mut Writer,
     base: Revision,
     changed: u32,
+    /// Size of the buffer that keys and values put are slices of; 0 when they are none.
+    buffer_bytes: usize,
 }
 
 impl<'a> WriteTxn<'a> {
     pub(super) fn new(writer: &'a mut Writer) -> WriteTxn<'a> {
         let base = writer.revision;
-        WriteTxn { writer, base, changed: 0 }
+        WriteTxn { writer, base, changed: 0, buffer_bytes: 0 }
+    }
+
+    /// Says that what is put are slices of a buffer of this size, a log entry. Small parts of it are copied, so that
+    /// what keeps them (the cache of values, the watchers' recent changes) does not keep all of it.
+    pub(crate) fn within(self, buffer_bytes: usize) -> WriteTxn<'a> {
+        WriteTxn { buffer_bytes, ..self }
     }
 
     /// The revision before this request.
@@ -59,7 +72,7 @@ impl<'a> WriteTxn<'a> {
 
     fn load(&self, key: Bytes, state: &KeyState) -> Result<KeyValue, StorageError> {
         if let Some(pending) = self.writer.overlay.get(&key) {
-            return Ok(key_value(key, state, pending.value.clone()));
+            return Ok(key_value(key, state, self.writer.changes[pending.change].kv.value.clone()));
         }
         // Only this thread moves keys on, so a key of the index has its row.
         match self.writer.store.0.load_value(&key, state.modified)? {
@@ -160,7 +173,7 @@ impl<'a> WriteTxn<'a> {
         let mut states: BTreeMap<Bytes, KeyState> = collect(&published.index, keys, usize::MAX).into_iter().collect();
         for (key, pending) in pending {
             match pending.state {
-                Some(state) => states.insert(key.clone(), state),
+                Some(state) => states.insert(Bytes::copy_from_slice(key), state),
                 None => states.remove(key),
             };
         }
@@ -182,14 +195,27 @@ impl<'a> WriteTxn<'a> {
     }
 
     fn store(&mut self, key: Bytes, value: Bytes, lease: i64, before: Option<KeyState>, previous: Previous) {
+        let (key, value) = if SLICE_SHARE * (key.len() + value.len() + SLICE_SLACK_BYTES) < self.buffer_bytes {
+            (Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value))
+        } else {
+            (key, value)
+        };
+        let previous = match previous {
+            Previous::Known(kv) => Previous::Known(KeyValue { key: key.clone(), ..kv }),
+            Previous::Absent | Previous::Unread => previous,
+        };
         let id = self.next_id();
         let (created, version) = before.map_or((id.main, 1), |state| (state.created, state.version + 1));
         let row = Version::Value { created, version, lease, value: value.clone() }.encode();
         let row_bytes = self.write(&key, id, row, false, before);
         let state = KeyState { modified: id, created, version, lease, row_bytes };
-        let kv = key_value(key.clone(), &state, value.clone());
-        self.writer.changes.push(Change { id, kind: ChangeKind::Put, kv, previous });
-        self.writer.overlay.insert(key, Pending { state: Some(state), value });
+        let kv = key_value(key.clone(), &state, value);
+        self.change(key, Some(state), Change { id, kind: ChangeKind::Put, kv, previous });
+    }
+
+    fn change(&mut self, key: Bytes, state: Option<KeyState>, change: Change) {
+        self.writer.overlay.insert(key, Pending { state, change: self.writer.changes.len() });
+        self.writer.changes.push(change);
     }
 
     /// Deletes every key of the range. Returns the keys, in order, with what was known of them.
@@ -199,8 +225,8 @@ impl<'a> WriteTxn<'a> {
             let id = self.next_id();
             self.write(key, id, Version::Tombstone.encode(), true, Some(*before));
             let kv = KeyValue { key: key.clone(), mod_revision: id.main.0, ..KeyValue::default() };
-            self.writer.changes.push(Change { id, kind: ChangeKind::Delete, kv, previous: Previous::Unread });
-            self.writer.overlay.insert(key.clone(), Pending { state: None, value: Bytes::new() });
+            let change = Change { id, kind: ChangeKind::Delete, kv, previous: Previous::Unread };
+            self.change(key.clone(), None, change);
         }
         deleted
     }
@@ -227,5 +253,80 @@ impl<'a> WriteTxn<'a> {
     pub(crate) fn finish(self) -> Revision {
         self.writer.revision = self.revision();
         self.writer.revision
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::mvcc::filter::Floor;
+    use crate::mvcc::{AppliedMark, MvccOptions, Store};
+    use crate::storage::Storage;
+
+    /// A buffer that tells when nothing is a slice of it any more.
+    struct Buffer(Vec<u8>, Arc<AtomicBool>);
+
+    impl AsRef<[u8]> for Buffer {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    impl Drop for Buffer {
+        fn drop(&mut self) {
+            self.1.store(true, Ordering::Release);
+        }
+    }
+
+    fn buffer(bytes: usize) -> (Bytes, Arc<AtomicBool>) {
+        let freed = Arc::new(AtomicBool::new(false));
+        (Bytes::from_owner(Buffer(vec![b'x'; bytes], Arc::clone(&freed))), freed)
+    }
+
+    fn opened() -> (tempfile::TempDir, Store, Writer) {
+        let dir = tempfile::tempdir().unwrap();
+        let floor = Floor::new();
+        let storage = Storage::open(&dir.path().join("store"), floor.filters()).unwrap();
+        let options = MvccOptions::new(dir.path().join("index"), 100);
+        let (store, writer, _) = crate::mvcc::open(storage, floor, options).unwrap();
+        (dir, store, writer)
+    }
+
+    fn put(writer: &mut Writer, entry: &Bytes, value_bytes: usize) {
+        let mut txn = writer.txn().within(entry.len());
+        let (key, value) = (entry.slice(0..3), entry.slice(3..3 + value_bytes));
+        match txn.get(&key).unwrap() {
+            Some(previous) => txn.put_over(key, value, 0, previous),
+            None => drop(txn.put(key, value, 0)),
+        }
+        txn.finish();
+    }
+
+    #[test]
+    fn a_small_value_keeps_no_large_entry_and_a_large_one_is_not_copied() {
+        let (_dir, store, mut writer) = opened();
+        let ((large, large_freed), (small, small_freed)) = (buffer(100_000), buffer(40));
+        put(&mut writer, &large, 20);
+        let first = writer.commit(AppliedMark::default()).unwrap();
+        put(&mut writer, &small, 20);
+        put(&mut writer, &large, 10);
+        let second = writer.commit(AppliedMark::default()).unwrap();
+        drop((large, small));
+        assert!(large_freed.load(Ordering::Acquire));
+        assert!(!small_freed.load(Ordering::Acquire), "the change keeps it");
+        drop((first, second));
+        assert!(small_freed.load(Ordering::Acquire), "the value was written over");
+
+        let (whole, whole_freed) = buffer(1_000);
+        put(&mut writer, &whole, 990);
+        let (at, change) = (whole.as_ptr(), writer.commit(AppliedMark::default()).unwrap());
+        assert_eq!(change.changes[0].kv.key.as_ptr(), at);
+        drop((whole, change));
+        assert!(!whole_freed.load(Ordering::Acquire), "the cached value is a slice of it");
+        let query = RangeQuery { key: "xxx".into(), ..RangeQuery::default() };
+        assert_eq!(store.range(&query).unwrap().kvs[0].value.len(), 990);
     }
 }

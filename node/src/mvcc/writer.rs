@@ -41,7 +41,8 @@ pub(crate) struct Writer {
 pub(super) struct Pending {
     /// `None`: deleted.
     pub(super) state: Option<KeyState>,
-    pub(super) value: Bytes,
+    /// The change among those of the batch that did it.
+    pub(super) change: usize,
 }
 
 /// What a commit made visible.
@@ -154,7 +155,11 @@ impl Writer {
         let overlay = std::mem::take(&mut self.overlay);
         for (key, pending) in &overlay {
             match &pending.state {
-                Some(state) => inner.values.insert(key.clone(), state.modified, pending.value.clone()),
+                Some(state) => {
+                    // The key beside the value: the overlay's own may be a slice of an earlier request.
+                    let kv = &self.changes[pending.change].kv;
+                    inner.values.insert(kv.key.clone(), state.modified, kv.value.clone());
+                }
                 None => inner.values.remove(key),
             }
         }

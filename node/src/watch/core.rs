@@ -329,7 +329,7 @@ impl Core {
     fn create(&mut self, stream_id: u64, request: WatchCreateRequest) {
         let header = Some(self.facts.header(self.revision.0));
         let Some(stream) = self.streams.get_mut(&stream_id) else { return };
-        let watched = Watched::from_wire(request.key.clone(), request.range_end.clone());
+        let watched = Watched::from_wire(&request.key, &request.range_end);
         let id = match choose_id(stream, &request, watched.is_some()) {
             Ok(id) => id,
             Err(reason) => {

@@ -13,6 +13,9 @@ use crate::mvcc::query::{Change, ChangeKind, Previous};
 use crate::mvcc::revision::Revision;
 use crate::watch::encode;
 
+/// What a change costs beyond its keys and values.
+const RECORD_BYTES: usize = size_of::<Recorded>() + 128;
+
 /// A change and its encodings, each made when first wanted.
 pub(super) struct Recorded {
     change: Change,
@@ -63,8 +66,13 @@ impl Recorded {
 
     /// Memory held, near enough.
     fn bytes(&self) -> usize {
-        let kv = &self.change.kv;
-        2 * (kv.key.len() + kv.value.len()) + 128
+        let bytes = |kv: &KeyValue| kv.key.len() + kv.value.len();
+        let previous = match &self.change.previous {
+            Previous::Known(kv) => bytes(kv),
+            Previous::Absent | Previous::Unread => 0,
+        };
+        // The change, and an encoding of it.
+        2 * (bytes(&self.change.kv) + previous) + RECORD_BYTES
     }
 }
 

@@ -28,8 +28,10 @@ pub(super) enum Watched {
 
 impl Watched {
     /// `None` when the range is empty. An empty key means the smallest one, as in etcd.
-    pub(super) fn from_wire(key: Bytes, range_end: Bytes) -> Option<Watched> {
-        let key = if key.is_empty() { Bytes::from_static(&[0]) } else { key };
+    pub(super) fn from_wire(key: &[u8], range_end: &[u8]) -> Option<Watched> {
+        // Copies, since a watcher outlives by far the buffer that its request came in.
+        let key = if key.is_empty() { Bytes::from_static(&[0]) } else { Bytes::copy_from_slice(key) };
+        let range_end = Bytes::copy_from_slice(range_end);
         if range_end.is_empty() {
             return Some(Watched::One(key));
         }

@@ -247,7 +247,7 @@ mod tests {
         writer.commit(AppliedMark::default()).unwrap();
 
         let answers = || {
-            let limit = HistoryLimit { revisions_max: 100, bytes_max: 1 << 20 };
+            let limit = HistoryLimit { revisions_max: 100, bytes_max: 1 << 20, rows_max: 100 };
             let history = store.history(to.next(), end, limit, &mut |_| true).unwrap();
             let changes: Vec<_> =
                 history.changes.into_iter().map(|change| (change.id, change.kind, change.kv)).collect();

@@ -196,12 +196,18 @@ fn check_reads(random: &mut StdRng, model: &Model, subject: &Subject) {
     }
 }
 
-fn check_history(model: &Model, subject: &Subject) {
+fn check_history(random: &mut StdRng, model: &Model, subject: &Subject) {
     let from = model.compacted.max(1);
-    let limit = HistoryLimit { revisions_max: 1 << 20, bytes_max: 1 << 30 };
-    let history = subject.store().history(Revision(from), Revision(model.revision), limit, &mut |_| true).unwrap();
-    let found: Vec<(i64, u32, String, bool)> = history
-        .changes
+    let mut any_limit = || [1, 7, 1 << 20][random.random_range(0..3)];
+    let limit = HistoryLimit { revisions_max: any_limit(), bytes_max: any_limit(), rows_max: any_limit() };
+    let (mut changes, mut next) = (Vec::new(), Revision(from));
+    while next.0 <= model.revision {
+        let portion = subject.store().history(next, Revision(i64::MAX - 1), limit, &mut |_| true).unwrap();
+        assert!(portion.next > next, "{next}");
+        changes.extend(portion.changes);
+        next = portion.next;
+    }
+    let found: Vec<(i64, u32, String, bool)> = changes
         .iter()
         .map(|change| {
             let key = String::from_utf8(change.kv.key.to_vec()).unwrap();
@@ -274,7 +280,7 @@ fn step(random: &mut StdRng, model: &mut Model, subject: &mut Subject) {
                 assert_eq!(subject.store().hash(at).unwrap().hash, model.hash(at), "hash at {at}");
             }
         }
-        97 => check_history(model, subject),
+        97 => check_history(random, model, subject),
         _ => {
             if random.random_range(0..2) == 0 {
                 std::fs::remove_file(subject.dir.path().join("index")).ok();

@@ -30,6 +30,8 @@ use crate::watch::{Options, encode};
 const WATCHERS_PER_CATCH_UP: usize = if cfg!(test) { 4 } else { 512 };
 /// Revisions in one read of the history (etcd: watchBatchMaxRevs). Few in tests, so that they meet it.
 const REVISIONS_PER_CATCH_UP: usize = if cfg!(test) { 16 } else { 1_000 };
+/// Changes looked at by one read of the history: about 5 ms, for which everyone else waits.
+const ROWS_PER_CATCH_UP: usize = 10_000;
 /// Bytes of one read of the history, so that a thousand large values do not come at once.
 const BYTES_PER_CATCH_UP: usize = 4 << 20;
 /// How long nobody is brought forward after the store could not be read: each try costs a read and a line in the log,
@@ -100,6 +102,8 @@ pub(super) struct Core {
     turn: u64,
     /// Nobody is brought forward before.
     catch_up_from_ms: u64,
+    /// Reads of the history so far: where the next one begins.
+    history_reads: usize,
     now_ms: u64,
     /// No stream's progress notices are due before.
     progress_due_ms: u64,
@@ -134,6 +138,7 @@ impl Core {
             behind: BTreeSet::new(),
             turn: 0,
             catch_up_from_ms: 0,
+            history_reads: 0,
             now_ms: 0,
             progress_due_ms: u64::MAX,
         }
@@ -161,8 +166,12 @@ impl Core {
         }
         let from_turn = self.behind.range(self.turn..).chain(self.behind.range(..self.turn));
         let chosen: Vec<u64> = from_turn.copied().take(WATCHERS_PER_CATCH_UP).collect();
-        self.turn = chosen.last().map_or(0, |last| last + 1);
-        match self.catch_up_with(&chosen) {
+        let caught_up = self.catch_up_with(&chosen);
+        // The next ones, once there was a read of both kinds for these.
+        if self.history_reads.is_multiple_of(2) {
+            self.turn = chosen.last().map_or(0, |last| last + 1);
+        }
+        match caught_up {
             Ok(()) => !self.behind.is_empty(),
             Err(error) => {
                 crate::error!("the history for watchers can't be read", error = error.to_string());
@@ -464,9 +473,32 @@ impl Core {
             }
             !compacted
         });
-        let Some(from) = chosen.iter().map(|(next, _)| *next).min() else { return Ok(()) };
-        let Some((changes, next)) = self.changes_since(from, &chosen)? else { return Ok(()) };
+        let (near, far): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|(next, _)| self.recent.reaches(*next));
+        self.catch_up_near(&near);
+        self.catch_up_far(&far)
+    }
+
+    /// Brings watchers forward whose changes are all among the recent ones.
+    fn catch_up_near(&mut self, chosen: &[(Revision, u64)]) {
+        let Some(from) = chosen.iter().map(|(next, _)| *next).min() else { return };
+        let (changes, next) = self.recent_since(from);
         for (_, number) in chosen {
+            self.bring_forward(*number, &changes, next);
+        }
+    }
+
+    /// Brings watchers forward by one read of the history, and so one that is far behind only a part of its way.
+    fn catch_up_far(&mut self, chosen: &[(Revision, u64)]) -> Result<(), ReadError> {
+        // By turns from where the last of all stands, which serves most, and from where another one does, which need
+        // not wait for it.
+        let turn = self.history_reads / 2;
+        let first = chosen.iter().map(|(next, _)| *next).min();
+        let by_turn = if chosen.is_empty() { None } else { chosen.get(turn % chosen.len()).map(|(next, _)| *next) };
+        let Some(from) = (if self.history_reads.is_multiple_of(2) { first } else { by_turn }) else { return Ok(()) };
+        self.history_reads = self.history_reads.wrapping_add(1);
+        let chosen: Vec<u64> = chosen.iter().filter(|(next, _)| *next >= from).map(|(_, number)| *number).collect();
+        let Some((changes, next)) = self.history_since(from, &chosen)? else { return Ok(()) };
+        for number in chosen {
             self.bring_forward(number, &changes, next);
         }
         Ok(())
@@ -500,29 +532,33 @@ impl Core {
         }
     }
 
-    /// Changes from `from` on that any of the chosen watch. `None` when a compaction overtook the read, which the next
-    /// try will know of.
-    fn changes_since(&mut self, from: Revision, chosen: &[(Revision, u64)]) -> Result<Option<Span>, ReadError> {
-        if let Some(recent) = self.recent.since(from) {
-            let mut changes = Vec::new();
-            let mut next = self.revision.next();
-            let mut revisions = 0;
-            let mut last = Revision(0);
-            for change in recent {
-                if change.revision() != last {
-                    revisions += 1;
-                    last = change.revision();
-                }
-                if revisions > REVISIONS_PER_CATCH_UP {
-                    next = last;
-                    break;
-                }
-                changes.push(Rc::clone(change));
+    /// Recent changes from `from` on, and the revision after the last one covered.
+    fn recent_since(&self, from: Revision) -> Span {
+        let mut changes = Vec::new();
+        let mut revisions = 0;
+        let mut last = Revision(0);
+        for change in self.recent.since(from) {
+            if change.revision() != last {
+                revisions += 1;
+                last = change.revision();
             }
-            return Ok(Some((changes, next)));
+            if revisions > REVISIONS_PER_CATCH_UP {
+                return (changes, last);
+            }
+            changes.push(Rc::clone(change));
         }
-        let limit = HistoryLimit { revisions_max: REVISIONS_PER_CATCH_UP, bytes_max: BYTES_PER_CATCH_UP };
-        let watched: Vec<&Watched> = chosen.iter().map(|(_, number)| &self.watchers[number].watched).collect();
+        (changes, self.revision.next())
+    }
+
+    /// Stored changes from `from` on that any of the chosen watch, and the revision after the last one covered. `None`
+    /// when a compaction overtook the read, which the next try will know of.
+    fn history_since(&mut self, from: Revision, chosen: &[u64]) -> Result<Option<Span>, ReadError> {
+        let limit = HistoryLimit {
+            revisions_max: REVISIONS_PER_CATCH_UP,
+            bytes_max: BYTES_PER_CATCH_UP,
+            rows_max: ROWS_PER_CATCH_UP,
+        };
+        let watched: Vec<&Watched> = chosen.iter().map(|number| &self.watchers[number].watched).collect();
         let mut keep = |key: &[u8]| watched.iter().any(|watched| watched.contains(key));
         match self.store.history(from, self.revision, limit, &mut keep) {
             Ok(history) => {
@@ -574,4 +610,49 @@ fn choose_id(stream: &mut Stream, request: &WatchCreateRequest, has_keys: bool) 
     let id = WatchId(stream.next_id);
     stream.next_id += 1;
     Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{ClusterId, MemberId};
+    use crate::mvcc::filter::Floor;
+    use crate::mvcc::{AppliedMark, MvccOptions};
+    use crate::storage::Storage;
+
+    #[test]
+    fn a_watcher_far_behind_holds_nobody_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let floor = Floor::new();
+        let storage = Storage::open(&dir.path().join("store"), floor.filters()).unwrap();
+        let (store, mut writer, _) =
+            crate::mvcc::open(storage, floor, MvccOptions::new(dir.path().join("index"), 100)).unwrap();
+        let puts = 3 * i64::try_from(ROWS_PER_CATCH_UP).unwrap();
+        for _ in 0..puts {
+            let mut txn = writer.txn();
+            txn.put("k".into(), Bytes::new(), 0);
+            txn.finish();
+        }
+        writer.commit(AppliedMark::default()).unwrap();
+        let options = Options {
+            fragment_bytes: 1 << 20,
+            progress_interval_ms: 1_000,
+            feed_bytes_max: 1 << 20,
+            recent_bytes_max: 1 << 20,
+            stream_bytes_max: 1 << 20,
+        };
+        let mut core = Core::new(store, Arc::new(Facts::new(ClusterId(1), MemberId(2))), options);
+        core.handle(Event::Open { stream: 1, outbox: Outbox::default() });
+        for start_revision in [1, puts - 10] {
+            let request = WatchCreateRequest { key: "other".into(), start_revision, ..WatchCreateRequest::default() };
+            core.handle(Event::Create { stream: 1, request });
+        }
+        assert!(core.catch_up());
+        assert!(core.catch_up());
+        assert_eq!(core.counts().slow_watchers, 1);
+        for _ in 0..4 {
+            core.catch_up();
+        }
+        assert_eq!(core.counts().slow_watchers, 0);
+    }
 }

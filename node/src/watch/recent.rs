@@ -110,12 +110,14 @@ impl Recent {
         *self = Recent::new(revision, self.bytes_max);
     }
 
-    /// The changes from `from` on, when they are all here.
-    pub(super) fn since(&self, from: Revision) -> Option<impl Iterator<Item = &Rc<Recorded>>> {
-        if from <= self.complete_after {
-            return None;
-        }
+    /// Whether all changes from `from` on are here.
+    pub(super) fn reaches(&self, from: Revision) -> bool {
+        from > self.complete_after
+    }
+
+    /// The changes from `from` on that are here.
+    pub(super) fn since(&self, from: Revision) -> impl Iterator<Item = &Rc<Recorded>> {
         let start = self.changes.partition_point(|change| change.revision() < from);
-        Some(self.changes.range(start..))
+        self.changes.range(start..)
     }
 }

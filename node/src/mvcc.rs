@@ -75,6 +75,8 @@ pub(crate) struct AppliedMark {
 pub(crate) enum ReadError {
     /// Any member would refuse alike.
     Refused(query::Refusal),
+    /// It may look at more than the caller allowed.
+    Large,
     Storage(StorageError),
 }
 
@@ -89,6 +91,7 @@ impl fmt::Display for ReadError {
         match self {
             ReadError::Refused(query::Refusal::Compacted { compacted }) => write!(f, "compacted up to {compacted}"),
             ReadError::Refused(query::Refusal::Future { current }) => write!(f, "past the current revision {current}"),
+            ReadError::Large => write!(f, "the read is a large one"),
             ReadError::Storage(error) => error.fmt(f),
         }
     }

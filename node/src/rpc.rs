@@ -113,7 +113,7 @@ impl Node {
 pub(crate) fn refusal_of(error: ReadError) -> Refusal {
     match error {
         ReadError::Refused(refusal) => refusal.into(),
-        ReadError::Storage(error) => Refusal::Internal(error.to_string()),
+        error @ (ReadError::Large | ReadError::Storage(_)) => Refusal::Internal(error.to_string()),
     }
 }
 

@@ -38,11 +38,14 @@ pub(super) fn execute(txn: &mut WriteTxn<'_>, leases: &Leases, request: TxnReque
 }
 
 /// Carries out a transaction that only reads, at one revision.
-pub(crate) fn read_only(store: &Store, request: &TxnRequest) -> Result<TxnResponse, ReadError> {
+///
+/// # Errors
+/// `Large` when its reads may look at more than so many keys together.
+pub(crate) fn read_only(store: &Store, request: &TxnRequest, keys_max: usize) -> Result<TxnResponse, ReadError> {
     let mut refused = None;
     for _ in 0..READ_ATTEMPTS_MAX {
         let at = store.revision();
-        match read_only_at(store, request, at) {
+        match read_only_at(store, request, at, keys_max) {
             // Starting over helps only when the compaction overtook `at`, not when a range names an old revision.
             Err(ReadError::Refused(query::Refusal::Compacted { compacted })) => {
                 refused = Some(query::Refusal::Compacted { compacted });
@@ -56,8 +59,13 @@ pub(crate) fn read_only(store: &Store, request: &TxnRequest) -> Result<TxnRespon
     Err(ReadError::Refused(refused.expect("the loop ends early only with a refusal")))
 }
 
-fn read_only_at(store: &Store, request: &TxnRequest, at: Revision) -> Result<TxnResponse, ReadError> {
-    let pinned = |query: &RangeQuery| {
+fn read_only_at(
+    store: &Store,
+    request: &TxnRequest,
+    at: Revision,
+    mut keys_max: usize,
+) -> Result<TxnResponse, ReadError> {
+    let mut pinned = |query: &RangeQuery| {
         let compacted = store.compacted();
         if query.revision < 0 && query.revision < compacted.0 {
             return Err(ReadError::Refused(query::Refusal::Compacted { compacted }));
@@ -66,7 +74,9 @@ fn read_only_at(store: &Store, request: &TxnRequest, at: Revision) -> Result<Txn
         if revision > at.0 {
             return Err(ReadError::Refused(query::Refusal::Future { current: at }));
         }
-        store.range(&RangeQuery { revision, ..query.clone() })
+        let answer = store.range_within(&RangeQuery { revision, ..query.clone() }, keys_max)?;
+        keys_max = keys_max.saturating_sub(answer.kvs.len());
+        Ok(answer)
     };
     let mut path = Path::new();
     compare_all(&mut |query| pinned(query), request, &mut path)?;

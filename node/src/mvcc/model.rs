@@ -184,7 +184,7 @@ fn check_reads(random: &mut StdRng, model: &Model, subject: &Subject) {
     match answer {
         Err(ReadError::Refused(Refusal::Future { .. })) => assert!(revision > model.revision),
         Err(ReadError::Refused(Refusal::Compacted { .. })) => assert!(revision < model.compacted),
-        Err(ReadError::Storage(error)) => panic!("{error}"),
+        Err(error @ (ReadError::Large | ReadError::Storage(_))) => panic!("{error}"),
         Ok(answer) => {
             let at = if revision <= 0 { model.revision } else { revision };
             let expected = model.range(from, to, at);

@@ -120,25 +120,39 @@ impl Store {
     }
 
     pub(crate) fn range(&self, query: &RangeQuery) -> Result<RangeAnswer, ReadError> {
+        self.range_within(query, usize::MAX)
+    }
+
+    /// As [`Store::range`], but only when it is known to look at so many keys at most.
+    ///
+    /// # Errors
+    /// `Large` when it may look at more: a range at an older revision always may, since nothing says how many versions
+    /// lie above that revision, nor how many keys were deleted since.
+    pub(crate) fn range_within(&self, query: &RangeQuery, keys_max: usize) -> Result<RangeAnswer, ReadError> {
         let mut kvs = Vec::new();
-        let read = self.read(query, query.fetch_limit(), &mut kvs)?;
+        let read = self.read(query, Reach { limit: query.fetch_limit(), keys_max }, &mut kvs)?;
         Ok(range::finish(query, kvs, read.count, read.current))
     }
 
-    /// Shows the keys of a range to `sink`: those that [`Store::range`] would answer with, without a copy of them. The
-    /// query must be plain ([`RangeQuery::is_plain`]).
-    pub(crate) fn visit(&self, query: &RangeQuery, sink: &mut dyn Sink) -> Result<RangeEnd, ReadError> {
+    /// Shows the keys of a range to `sink`: those that [`Store::range_within`] would answer with, without a copy of them.
+    /// The query must be plain ([`RangeQuery::is_plain`]).
+    pub(crate) fn visit_within(
+        &self,
+        query: &RangeQuery,
+        keys_max: usize,
+        sink: &mut dyn Sink,
+    ) -> Result<RangeEnd, ReadError> {
         debug_assert!(query.is_plain(), "{query:?} needs what comes after the read");
         let limit = usize::try_from(query.limit).ok().filter(|limit| *limit > 0);
-        let read = self.read(query, limit, sink)?;
+        let read = self.read(query, Reach { limit, keys_max }, sink)?;
         let more = !query.count_only && limit.is_some_and(|limit| read.count > limit);
         let count = i64::try_from(read.count).expect("fewer keys than bytes of memory");
         Ok(RangeEnd { more, count, revision: read.current })
     }
 
-    fn read(&self, query: &RangeQuery, limit: Option<usize>, sink: &mut dyn Sink) -> Result<Read, ReadError> {
+    fn read(&self, query: &RangeQuery, reach: Reach, sink: &mut dyn Sink) -> Result<Read, ReadError> {
         for _ in 0..READ_ATTEMPTS_MAX {
-            match self.try_read(query, limit, sink)? {
+            match self.try_read(query, reach, sink)? {
                 Some(read) => return Ok(read),
                 None => sink.restart(),
             }
@@ -148,12 +162,7 @@ impl Store {
     }
 
     /// `None` when a compaction overtook a read of the current revision: there is a newer one to read.
-    fn try_read(
-        &self,
-        query: &RangeQuery,
-        limit: Option<usize>,
-        sink: &mut dyn Sink,
-    ) -> Result<Option<Read>, ReadError> {
+    fn try_read(&self, query: &RangeQuery, reach: Reach, sink: &mut dyn Sink) -> Result<Option<Read>, ReadError> {
         let keys = KeyRange::from_wire(&query.key, &query.range_end);
         let published = self.0.published.read();
         let current = published.revision;
@@ -167,7 +176,10 @@ impl Store {
         let values = query.wants_values();
         let count = if at == current {
             let count = published.index.count(keys);
-            let wanted = if query.count_only { 0 } else { limit.unwrap_or(count).min(count) };
+            let wanted = if query.count_only { 0 } else { reach.limit.unwrap_or(count).min(count) };
+            if wanted > reach.keys_max {
+                return Err(ReadError::Large);
+            }
             if wanted <= INDEX_KEYS_MAX {
                 let states = States::collect(&published.index, keys, wanted);
                 drop(published);
@@ -181,7 +193,10 @@ impl Store {
             count
         } else {
             drop(published);
-            let limit = if query.count_only { 0 } else { limit.unwrap_or(usize::MAX) };
+            if reach.keys_max < usize::MAX && !matches!(keys, KeyRange::One(_)) {
+                return Err(ReadError::Large);
+            }
+            let limit = if query.count_only { 0 } else { reach.limit.unwrap_or(usize::MAX) };
             scan(&self.0.storage.view(), keys, at, limit, values, sink)?
         };
         // Looked at after the rows were read: below the compacted revision rows may have been missing already.
@@ -308,6 +323,15 @@ impl Inner {
         self.values.insert(Bytes::copy_from_slice(key), id, value.clone());
         Ok(Some(value))
     }
+}
+
+/// How far a read goes.
+#[derive(Clone, Copy)]
+struct Reach {
+    /// Keys wanted; `None` for all.
+    limit: Option<usize>,
+    /// Keys that may be looked at.
+    keys_max: usize,
 }
 
 /// What a read of the index and the rows came to.
@@ -439,4 +463,62 @@ fn found<'a>(key: &'a [u8], id: ChangeId, row: &'a [u8], values: bool) -> Result
     let row = row::value_row(row).ok_or(StorageError::Damaged { what: "a version's row can't be read" })?;
     let (value, lease) = if values { (row.value, row.lease) } else { (&[][..], 0) };
     Ok(Found { key, created: row.created, modified: id.main, version: row.version, lease, value })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mvcc::query::{SortOrder, SortTarget};
+    use crate::mvcc::{AppliedMark, Writer};
+
+    const KEYS: usize = 30;
+
+    /// A store with so many keys, each written twice.
+    fn filled(keys: usize) -> (tempfile::TempDir, Store, Writer) {
+        let dir = tempfile::tempdir().unwrap();
+        let floor = Floor::new();
+        let storage = Storage::open(&dir.path().join("store"), floor.filters()).unwrap();
+        let (store, mut writer, _) =
+            crate::mvcc::open(storage, floor, MvccOptions::new(dir.path().join("index"), 100)).unwrap();
+        for round in 0..2 {
+            for key in 0..keys {
+                let mut txn = writer.txn();
+                txn.put(format!("{key:05}").into(), round.to_string().into(), 0);
+                txn.finish();
+            }
+        }
+        writer.commit(AppliedMark::default()).unwrap();
+        (dir, store, writer)
+    }
+
+    fn all() -> RangeQuery {
+        RangeQuery { key: Bytes::from_static(b"\0"), range_end: Bytes::from_static(b"\0"), ..RangeQuery::default() }
+    }
+
+    #[test]
+    fn a_read_that_may_look_at_more_than_allowed_is_told_from_a_small_one() {
+        let (_dir, store, writer) = filled(KEYS);
+        let now = writer.revision().0;
+        let large = |query: &RangeQuery| match store.range_within(query, KEYS / 2) {
+            Err(ReadError::Large) => true,
+            answer => {
+                assert_eq!(answer.unwrap().kvs, store.range(query).unwrap().kvs);
+                false
+            }
+        };
+        let one = RangeQuery { key: Bytes::from_static(b"00001"), ..RangeQuery::default() };
+        let sorted = RangeQuery { order: SortOrder::Descend, target: SortTarget::Mod, limit: 1, ..all() };
+        let old = RangeQuery { revision: now - 1, ..all() };
+        assert!(!large(&one));
+        assert!(!large(&RangeQuery { revision: now - 1, ..one.clone() }));
+        assert!(!large(&RangeQuery { limit: 5, ..all() }));
+        assert!(!large(&RangeQuery { limit: 5, revision: now, ..all() }));
+        assert!(!large(&RangeQuery { count_only: true, ..all() }));
+        assert!(!large(&RangeQuery { range_end: Bytes::from_static(b"00005"), ..sorted.clone() }));
+        assert!(large(&all()));
+        assert!(large(&sorted));
+        assert!(large(&RangeQuery { limit: 1, min_mod_revision: 3, ..all() }));
+        assert!(large(&RangeQuery { limit: 1, ..old.clone() }));
+        assert!(large(&RangeQuery { count_only: true, ..old }));
+    }
 }

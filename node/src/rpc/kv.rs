@@ -15,11 +15,12 @@ use crate::metrics;
 use crate::mvcc::found::RangeEnd;
 use crate::mvcc::query::RangeQuery;
 use crate::mvcc::revision::Revision;
+use crate::mvcc::{ReadError, Store};
 use crate::refusal::Refusal;
 
 /// Keys from which a read leaves the shard, so that the other requests there need not wait for it: about 0.4 ms of
 /// reading, twenty times what the detour costs.
-const KEYS_ON_SHARD_MAX: i64 = 1_000;
+const KEYS_ON_SHARD_MAX: usize = 1_000;
 
 pub(crate) async fn range(node: Arc<Node>, request: RangeRequest) -> Result<RangeAnswer, Refusal> {
     let serializable = request.serializable;
@@ -27,45 +28,43 @@ pub(crate) async fn range(node: Arc<Node>, request: RangeRequest) -> Result<Rang
     if !serializable {
         node.consensus.read_barrier().await?;
     }
-    // On the shard what is quickly read, elsewhere what is not.
-    if !may_be_large(&query) || count(&node, &query)? <= KEYS_ON_SHARD_MAX {
-        return read(&node, &query);
-    }
-    let read = tokio::task::spawn_blocking(move || read(&node, &query));
-    read.await.map_err(|error| Refusal::Internal(format!("the read was given up: {error}")))?
-}
-
-fn may_be_large(query: &RangeQuery) -> bool {
-    !query.range_end.is_empty() && !query.count_only && (query.limit <= 0 || query.limit > KEYS_ON_SHARD_MAX)
-}
-
-/// How many keys the range holds now, which is what it costs to read it, whatever the revision.
-fn count(node: &Node, query: &RangeQuery) -> Result<i64, Refusal> {
-    let count = RangeQuery {
-        key: query.key.clone(),
-        range_end: query.range_end.clone(),
-        count_only: true,
-        ..RangeQuery::default()
-    };
-    node.store.range(&count).map(|answer| answer.count).map_err(refusal_of)
-}
-
-fn read(node: &Node, query: &RangeQuery) -> Result<RangeAnswer, Refusal> {
     let metrics = metrics::get();
     metrics.mvcc.ranges.increment(1);
     let started = tokio::time::Instant::now();
-    let answer = if query.is_plain() {
-        let mut kvs = EncodedKvs::default();
-        let end = node.store.visit(query, &mut kvs).map_err(refusal_of)?;
-        RangeAnswer::new(node.facts.header(end.revision.0), kvs, end)
-    } else {
-        let answer = node.store.range(query).map_err(refusal_of)?;
-        let header = node.facts.header(answer.revision.0);
-        let end = RangeEnd { more: answer.more, count: answer.count, revision: answer.revision };
-        RangeAnswer::new(header, EncodedKvs::of(&answer.kvs), end)
+    let facts = Arc::clone(&node.facts);
+    let read = move |store: &Store, keys_max| {
+        let (kvs, end) = read(store, &query, keys_max)?;
+        Ok(RangeAnswer::new(facts.header(end.revision.0), kvs, end))
     };
+    let answer = small_here(&node, read).await?;
     metrics.server.range_seconds.record(started.elapsed().as_secs_f64());
     Ok(answer)
+}
+
+fn read(store: &Store, query: &RangeQuery, keys_max: usize) -> Result<(EncodedKvs, RangeEnd), ReadError> {
+    let mut kvs = EncodedKvs::default();
+    if query.is_plain() {
+        let end = store.visit_within(query, keys_max, &mut kvs)?;
+        return Ok((kvs, end));
+    }
+    let answer = store.range_within(query, keys_max)?;
+    let end = RangeEnd { more: answer.more, count: answer.count, revision: answer.revision };
+    Ok((EncodedKvs::of(&answer.kvs), end))
+}
+
+/// Reads on the shard what is quickly read, elsewhere what is not. The read is told how many keys it may look at, and
+/// is asked again without a bound when that is too few.
+pub(super) async fn small_here<T: Send + 'static>(
+    node: &Node,
+    read: impl Fn(&Store, usize) -> Result<T, ReadError> + Send + 'static,
+) -> Result<T, Refusal> {
+    match read(&node.store, KEYS_ON_SHARD_MAX) {
+        Err(ReadError::Large) => {}
+        answer => return answer.map_err(refusal_of),
+    }
+    let store = node.store.clone();
+    let answer = tokio::task::spawn_blocking(move || read(&store, usize::MAX).map_err(refusal_of));
+    answer.await.map_err(|error| Refusal::Internal(format!("the read was given up: {error}")))?
 }
 
 pub(crate) async fn put(node: Arc<Node>, request: PutRequest) -> Result<PutResponse, Refusal> {
@@ -96,7 +95,7 @@ pub(crate) async fn txn(node: Arc<Node>, request: TxnRequest) -> Result<TxnRespo
         if !shape::is_serializable(&request) {
             node.consensus.read_barrier().await?;
         }
-        apply::read_only_txn(&node.store, &request).map_err(refusal_of)?
+        small_here(&node, move |store, keys_max| apply::read_only_txn(store, &request, keys_max)).await?
     } else {
         let command = node.admitted(node.gate.txn(request)).await?;
         match node.consensus.propose(command).await? {

@@ -12,7 +12,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use kuorum_proto::etcdserverpb::{RangeRequest, RangeResponse, RangeStreamResponse};
 use prost::Message as _;
 
-use super::{Node, refusal_of};
+use super::{Node, kv};
 use crate::metrics;
 use crate::mvcc::query::{RangeAnswer, RangeQuery, SortOrder, SortTarget};
 use crate::refusal::Refusal;
@@ -49,11 +49,11 @@ impl RangeStream {
     }
 
     /// The next chunk; `None` after the last.
-    pub(crate) fn next(&mut self) -> Result<Option<RangeStreamResponse>, Refusal> {
+    pub(crate) async fn next(&mut self) -> Result<Option<RangeStreamResponse>, Refusal> {
         if self.ended {
             return Ok(None);
         }
-        let answer = self.read(&self.query)?;
+        let answer = self.read(self.query.clone()).await?;
         if self.header_revision == 0 {
             self.header_revision = answer.revision.0;
             if self.query.revision <= 0 {
@@ -70,7 +70,7 @@ impl RangeStream {
             self.query.key = after(&answer.kvs.last().ok_or_else(no_progress)?.key);
         }
         if !answer.more || self.wanted == 0 {
-            let remaining = if answer.more { self.count_remaining()? } else { 0 };
+            let remaining = if answer.more { self.count_remaining().await? } else { 0 };
             return Ok(Some(self.last(answer.kvs, answer.more, self.sent + remaining)));
         }
         let chunk = RangeResponse { kvs: answer.kvs, ..RangeResponse::default() };
@@ -85,7 +85,7 @@ impl RangeStream {
         RangeStreamResponse { range_response: Some(RangeResponse { header, kvs, more, count }) }
     }
 
-    fn count_remaining(&self) -> Result<i64, Refusal> {
+    async fn count_remaining(&self) -> Result<i64, Refusal> {
         let query = RangeQuery {
             key: self.query.key.clone(),
             range_end: self.query.range_end.clone(),
@@ -93,12 +93,12 @@ impl RangeStream {
             count_only: true,
             ..RangeQuery::default()
         };
-        Ok(self.read(&query)?.count)
+        Ok(self.read(query).await?.count)
     }
 
-    fn read(&self, query: &RangeQuery) -> Result<RangeAnswer, Refusal> {
+    async fn read(&self, query: RangeQuery) -> Result<RangeAnswer, Refusal> {
         metrics::get().mvcc.ranges.increment(1);
-        self.node.store.range(query).map_err(refusal_of)
+        kv::small_here(&self.node, move |store, keys_max| store.range_within(&query, keys_max)).await
     }
 }
 

@@ -492,7 +492,7 @@ fn show_range(answer: &RangeAnswer) -> String {
 fn show_error(error: &ReadError) -> String {
     match error {
         ReadError::Refused(refusal) => format!("refused: {refusal:?}"),
-        ReadError::Storage(error) => panic!("the store failed: {error}"),
+        error @ (ReadError::Large | ReadError::Storage(_)) => panic!("the store failed: {error}"),
     }
 }
 

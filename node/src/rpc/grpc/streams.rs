@@ -101,7 +101,7 @@ impl Steps for RangeSteps {
         if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             return Err(Fault::DeadlineExceeded);
         }
-        Ok(self.range.next()?.map(|chunk| chunk.encode_to_vec().into()))
+        Ok(self.range.next().await?.map(|chunk| chunk.encode_to_vec().into()))
     }
 }
 

@@ -22,7 +22,7 @@ use crate::mvcc::loader::Loader;
 use crate::mvcc::query::{RangeAnswer, RangeQuery, Refusal};
 use crate::mvcc::range;
 use crate::mvcc::revision::{ChangeId, Revision};
-use crate::mvcc::row;
+use crate::mvcc::row::{self, RevRow};
 use crate::mvcc::startup::Dump;
 use crate::mvcc::value_cache::ValueCache;
 use crate::mvcc::{MvccOptions, ReadError};
@@ -188,16 +188,17 @@ impl Store {
                 }
             } else {
                 drop(published);
-                scan(&self.0.storage.view(), keys, at, wanted, values, sink)?;
+                scan(&self.0.storage.view(), keys, at, Extent::First(wanted), values, sink)?;
             }
             count
         } else {
+            let count_now = published.index.count(keys);
             drop(published);
             if reach.keys_max < usize::MAX && !matches!(keys, KeyRange::One(_)) {
                 return Err(ReadError::Large);
             }
-            let limit = if query.count_only { 0 } else { reach.limit.unwrap_or(usize::MAX) };
-            scan(&self.0.storage.view(), keys, at, limit, values, sink)?
+            let limit = if query.count_only { Some(0) } else { reach.limit };
+            self.read_at(keys, at, Now { revision: current, count: count_now }, Wanted { limit, values }, sink)?
         };
         // Looked at after the rows were read: below the compacted revision rows may have been missing already.
         if at < self.compacted() {
@@ -220,6 +221,28 @@ impl Store {
             }
         }
         Ok(true)
+    }
+
+    /// Shows the keys alive at an older revision, up to the limit, and says how many there are.
+    fn read_at(
+        &self,
+        keys: KeyRange<'_>,
+        at: Revision,
+        now: Now,
+        wanted: Wanted,
+        sink: &mut dyn Sink,
+    ) -> Result<usize, StorageError> {
+        let view = self.0.storage.view();
+        let (extent, count) = match (wanted.limit, keys) {
+            (None, _) => (Extent::All, None),
+            (Some(limit), KeyRange::One(_)) => (Extent::FirstAndCount(limit), None),
+            (Some(limit), _) => match count_back(&view, keys, at, now)? {
+                Some(count) => (Extent::First(limit.min(count)), Some(count)),
+                None => (Extent::FirstAndCount(limit), None),
+            },
+        };
+        let scanned = scan(&view, keys, at, extent, wanted.values, sink)?;
+        Ok(count.unwrap_or(scanned))
     }
 
     /// The version of a key in force at a revision; `None` when it did not exist then.
@@ -392,23 +415,86 @@ pub(super) fn key_value(key: Bytes, state: &KeyState, value: Bytes) -> KeyValue 
     KeyValue { value, lease: state.lease, ..key_only(key, state) }
 }
 
-/// One scan of the engine: shows the keys alive at a revision, in order, up to a limit, and says how many there are,
-/// past the limit too.
+/// What a read at an older revision is to show.
+#[derive(Clone, Copy)]
+struct Wanted {
+    /// Keys; `None` for all.
+    limit: Option<usize>,
+    values: bool,
+}
+
+/// The current revision, and how many keys a range holds at it.
+#[derive(Clone, Copy)]
+struct Now {
+    revision: Revision,
+    count: usize,
+}
+
+/// How many keys the range held at an older revision, by what was created and deleted since; `None` when more changed
+/// since than the range holds, so that a scan of it costs less.
+fn count_back(view: &View, keys: KeyRange<'_>, at: Revision, now: Now) -> Result<Option<usize>, StorageError> {
+    let first = row::rev_key(ChangeId { main: at, sub: u32::MAX });
+    let last = row::rev_key(ChangeId { main: now.revision, sub: u32::MAX });
+    // Each revision has a change at least.
+    let revisions = usize::try_from(now.revision.0 - at.0).expect("read at a revision before the current one");
+    if revisions > now.count {
+        return Ok(None);
+    }
+    let (mut count, mut rows) = (now.count, 0);
+    for found in view.scan(Space::Rev, (Bound::Excluded(&first), Bound::Included(&last))).rev() {
+        let (_, value) = found?;
+        let rev_row = RevRow::decode(&value).ok_or(StorageError::Damaged { what: "a change's row can't be read" })?;
+        rows += 1;
+        if rows > now.count {
+            return Ok(None);
+        }
+        if !keys.contains(&rev_row.key) {
+            continue;
+        }
+        // Backwards, so that no count on the way is below zero.
+        match (rev_row.superseded_bytes > 0, rev_row.tombstone) {
+            (false, false) => count -= 1,
+            (true, true) => count += 1,
+            (true, false) | (false, true) => {}
+        }
+    }
+    Ok(Some(count))
+}
+
+/// How far a scan goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extent {
+    All,
+    /// Up to so many keys.
+    First(usize),
+    /// To the end, to count the keys, though only so many are wanted.
+    FirstAndCount(usize),
+}
+
+/// One scan of the engine: shows the keys alive at a revision, in order, and says how many are alive in the part of the
+/// range that was scanned.
 pub(super) fn scan(
     view: &View,
     keys: KeyRange<'_>,
     at: Revision,
-    limit: usize,
+    extent: Extent,
     values: bool,
     sink: &mut dyn Sink,
 ) -> Result<usize, StorageError> {
+    if extent == Extent::First(0) {
+        return Ok(0);
+    }
     if let KeyRange::One(key) = keys {
         let Some((id, row)) = row_at(view, key, at)? else { return Ok(0) };
-        if limit > 0 {
+        if extent != Extent::FirstAndCount(0) {
             sink.push(found(key, id, &row, values)?);
         }
         return Ok(1);
     }
+    let limit = match extent {
+        Extent::All => usize::MAX,
+        Extent::First(limit) | Extent::FirstAndCount(limit) => limit,
+    };
     let from = row::kv_bound(keys.start());
     let to = match keys.end() {
         Bound::Excluded(end) => Bound::Excluded(row::kv_bound(end)),
@@ -436,6 +522,9 @@ pub(super) fn scan(
             row::unescape_into(prefix, &mut key);
             sink.push(found(&key, id, &value, values)?);
         }
+        if extent == Extent::First(count) {
+            break;
+        }
     }
     Ok(count)
 }
@@ -443,7 +532,7 @@ pub(super) fn scan(
 /// The version of one key in force at a revision.
 pub(super) fn version_at(view: &View, key: &[u8], at: Revision) -> Result<Option<KeyValue>, StorageError> {
     let mut kvs: Vec<KeyValue> = Vec::new();
-    scan(view, KeyRange::One(key), at, 1, true, &mut kvs)?;
+    scan(view, KeyRange::One(key), at, Extent::First(1), true, &mut kvs)?;
     Ok(kvs.pop())
 }
 
@@ -520,5 +609,39 @@ mod tests {
         assert!(large(&RangeQuery { limit: 1, min_mod_revision: 3, ..all() }));
         assert!(large(&RangeQuery { limit: 1, ..old.clone() }));
         assert!(large(&RangeQuery { count_only: true, ..old }));
+    }
+
+    #[test]
+    fn a_limited_range_is_not_scanned_to_its_end() {
+        let keys = 2 * INDEX_KEYS_MAX;
+        let (_dir, store, mut writer) = filled(keys);
+        let filled_at = writer.revision();
+        // Four keys are created, four deleted and one of those created again.
+        for round in 0..9_usize {
+            let mut txn = writer.txn();
+            match round {
+                0..4 => drop(txn.put(format!("{:05}", keys + round).into(), Bytes::new(), 0)),
+                4..8 => drop(txn.delete_range(format!("{round:05}").as_bytes(), b"")),
+                _ => drop(txn.put("00004".into(), Bytes::new(), 0)),
+            }
+            txn.finish();
+        }
+        writer.commit(AppliedMark::default()).unwrap();
+        // Whoever comes to the last row stumbles over it.
+        let mut batch = store.0.storage.batch();
+        batch.put(Space::Kv, "~", "");
+        batch.commit().unwrap();
+
+        let limit = i64::try_from(INDEX_KEYS_MAX).unwrap() + 2;
+        let page = store.range(&RangeQuery { limit, ..all() }).unwrap();
+        assert_eq!((page.kvs.len(), page.more), (INDEX_KEYS_MAX + 2, true));
+        assert_eq!(page.count, i64::try_from(keys + 1).unwrap());
+        let old = |revision: Revision, limit| store.range(&RangeQuery { revision: revision.0, limit, ..all() });
+        for (back, count) in [(9, keys), (5, keys + 4), (1, keys)] {
+            let page = old(Revision(filled_at.0 + 9 - back), 3).unwrap();
+            assert_eq!((page.kvs.len(), page.count), (3, i64::try_from(count).unwrap()), "{back} back");
+        }
+        // More was changed since than there are keys.
+        assert!(old(Revision(filled_at.0 - i64::try_from(keys).unwrap()), 3).is_err());
     }
 }

@@ -12,7 +12,7 @@ use crate::mvcc::query::{Change, ChangeKind, Previous, RangeAnswer, RangeQuery, 
 use crate::mvcc::range;
 use crate::mvcc::revision::{ChangeId, Revision};
 use crate::mvcc::row::{self, RevRow, Version};
-use crate::mvcc::store::{collect, key_only, key_value, scan};
+use crate::mvcc::store::{Extent, collect, key_only, key_value, scan};
 use crate::mvcc::writer::{Pending, Writer};
 use crate::storage::{Space, StorageError};
 
@@ -117,7 +117,7 @@ impl<'a> WriteTxn<'a> {
         let view = self.writer.store.0.storage.view();
         let committed = self.writer.store.revision();
         let mut found: Vec<KeyValue> = Vec::new();
-        scan(&view, keys, at.min(committed), usize::MAX, query.wants_values(), &mut found)?;
+        scan(&view, keys, at.min(committed), Extent::All, query.wants_values(), &mut found)?;
         let mut kvs: BTreeMap<Bytes, KeyValue> = found.into_iter().map(|kv| (kv.key.clone(), kv)).collect();
         for change in self.writer.changes.iter().filter(|change| change.id.main <= at) {
             let key = &change.kv.key;

@@ -1,18 +1,18 @@
 //! One applied request: reads that see its own writes, and writes that share one revision.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 
 use bytes::Bytes;
 use kuorum_proto::mvccpb::KeyValue;
 
-use crate::mvcc::key_index::KeyState;
+use crate::mvcc::key_index::{KeyIndex, KeyState};
 use crate::mvcc::key_range::KeyRange;
 use crate::mvcc::query::{Change, ChangeKind, Previous, RangeAnswer, RangeQuery, Refusal};
 use crate::mvcc::range;
 use crate::mvcc::revision::{ChangeId, Revision};
 use crate::mvcc::row::{self, RevRow, Version};
-use crate::mvcc::store::{Extent, collect, key_only, key_value, scan};
+use crate::mvcc::store::{Extent, key_only, key_value, scan};
 use crate::mvcc::writer::{Pending, Writer};
 use crate::storage::{Space, StorageError};
 
@@ -165,19 +165,8 @@ impl<'a> WriteTxn<'a> {
 
     /// The first keys of the range that exist now, with their states.
     fn states(&self, keys: KeyRange<'_>, limit: usize) -> Vec<(Bytes, KeyState)> {
-        let mut pending = self.pending(keys).peekable();
-        let published = self.writer.store.0.published.read();
-        if pending.peek().is_none() {
-            return collect(&published.index, keys, limit);
-        }
-        let mut states: BTreeMap<Bytes, KeyState> = collect(&published.index, keys, usize::MAX).into_iter().collect();
-        for (key, pending) in pending {
-            match pending.state {
-                Some(state) => states.insert(Bytes::copy_from_slice(key), state),
-                None => states.remove(key),
-            };
-        }
-        states.into_iter().take(limit).collect()
+        let pending = self.pending(keys).map(|(key, pending)| (key.as_ref(), pending.state));
+        merge(&self.writer.store.0.published.read().index, keys, pending, limit)
     }
 
     /// Stores a key. Returns what was known of it before.
@@ -256,6 +245,41 @@ impl<'a> WriteTxn<'a> {
     }
 }
 
+/// The first keys of the index's range with what is pending over them: states of keys in order, `None` for a deletion.
+/// Looks no further than the last key wanted.
+fn merge<'a>(
+    index: &KeyIndex,
+    keys: KeyRange<'_>,
+    pending: impl Iterator<Item = (&'a [u8], Option<KeyState>)>,
+    limit: usize,
+) -> Vec<(Bytes, KeyState)> {
+    let mut pending = pending.peekable();
+    let mut found = Vec::new();
+    let mut push = |key: &[u8], state: Option<KeyState>| {
+        found.extend(state.map(|state| (Bytes::copy_from_slice(key), state)));
+        if found.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    let mut merged = if limit == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    index.visit(keys, |key, state| {
+        while merged.is_continue()
+            && let Some((before, state)) = pending.next_if(|(before, _)| *before < key)
+        {
+            merged = push(before, state);
+        }
+        if merged.is_continue() {
+            let over = pending.next_if(|(same, _)| *same == key);
+            merged = push(key, over.map_or(Some(*state), |(_, state)| state));
+        }
+        merged
+    });
+    while merged.is_continue()
+        && let Some((key, state)) = pending.next()
+    {
+        merged = push(key, state);
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -328,5 +352,51 @@ mod tests {
         assert!(!whole_freed.load(Ordering::Acquire), "the cached value is a slice of it");
         let query = RangeQuery { key: "xxx".into(), ..RangeQuery::default() };
         assert_eq!(store.range(&query).unwrap().kvs[0].value.len(), 990);
+    }
+
+    #[test]
+    fn pending_keys_are_merged_in_order_and_no_further_than_wanted() {
+        let state = |number: i64| KeyState {
+            modified: ChangeId { main: Revision(number), sub: 0 },
+            created: Revision(1),
+            version: 1,
+            lease: 0,
+            row_bytes: 10,
+        };
+        // Each key is absent, in the index, pending over it, deleted over it, pending alone, or deleted and not there.
+        for combination in 0..6_usize.pow(4) {
+            let (mut index, mut overlay) = (KeyIndex::new(), BTreeMap::new());
+            for (place, key) in ["a", "b", "c", "d"].into_iter().enumerate() {
+                let kind = combination / 6_usize.pow(u32::try_from(place).unwrap()) % 6;
+                if (1..=3).contains(&kind) {
+                    index.insert(key.as_bytes(), state(1));
+                }
+                if kind >= 2 {
+                    overlay.insert(key.as_bytes(), (kind % 2 == 0).then(|| state(2)));
+                }
+            }
+            let mut expected: BTreeMap<&[u8], KeyState> = BTreeMap::new();
+            index.visit(KeyRange::ALL, |key, state| {
+                let key = ["a", "b", "c", "d"].into_iter().find(|name| name.as_bytes() == key).unwrap();
+                expected.insert(key.as_bytes(), *state);
+                ControlFlow::Continue(())
+            });
+            for (key, state) in &overlay {
+                match state {
+                    Some(state) => expected.insert(key, *state),
+                    None => expected.remove(key),
+                };
+            }
+            let expected: Vec<_> = expected.into_iter().map(|(key, state)| (Bytes::from_static(key), state)).collect();
+            for limit in 0..6 {
+                let mut seen = 0;
+                let pending = overlay.iter().map(|(key, state)| (*key, *state)).inspect(|_| seen += 1);
+                let found = merge(&index, KeyRange::ALL, pending, limit);
+                assert_eq!(found, expected[..limit.min(expected.len())], "combination {combination}, limit {limit}");
+                let last = found.last().filter(|_| found.len() == limit).map(|(key, _)| key.clone());
+                let past_last = overlay.keys().filter(|key| last.as_ref().is_some_and(|last| **key > last.as_ref()));
+                assert!(limit > 0 && seen + past_last.count() <= overlay.len() + 1 || seen == 0);
+            }
+        }
     }
 }

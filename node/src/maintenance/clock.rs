@@ -24,6 +24,9 @@ const DISK_RESERVE_BYTES: u64 = 192 << 20;
 const DISK_RESERVE_DIVISOR: u64 = 3;
 /// A commit of the store that takes longer is named in the log (fjall#257 once hung for good).
 const STUCK_COMMIT_MS: u64 = 10_000;
+/// A commit that takes longer ends the process: a failed worker of the engine leaves writers waiting for ever, and only a
+/// restart helps. Twice what a flush may take before it counts as hanging.
+const STUCK_COMMIT_STOP_MS: u64 = 120_000;
 
 /// Everything the clock thread works with.
 pub(crate) struct Parts {
@@ -61,6 +64,16 @@ struct Commit {
     sequence: u64,
     since_ms: u64,
     reported: bool,
+}
+
+/// How a commit comes along.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Progress {
+    Good,
+    /// It takes long; said once.
+    Stuck,
+    /// It will not end.
+    Hopeless,
 }
 
 impl ClockThread {
@@ -115,16 +128,39 @@ impl ClockThread {
     }
 
     fn watch_commit(&mut self, now_ms: u64) {
-        let under_way = self.parts.store.commit_under_way();
-        if under_way != Some(self.commit.sequence) {
-            self.commit = Commit { sequence: under_way.unwrap_or(0), since_ms: now_ms, reported: false };
-            return;
+        let progress = self.commit.look(self.parts.store.commit_under_way(), now_ms);
+        let (sequence, waited_ms) = (self.commit.sequence, now_ms - self.commit.since_ms);
+        match progress {
+            Progress::Good => {}
+            Progress::Stuck => {
+                crate::error!("a commit of the store is stuck", sequence = sequence, "waited-ms" = waited_ms);
+            }
+            Progress::Hopeless => crate::fatal!(
+                "a commit of the store hangs and the member stops: look for errors of the disk, then start it again; \
+                 what was acknowledged is in the log",
+                sequence = sequence,
+                "waited-ms" = waited_ms
+            ),
         }
-        let waited_ms = now_ms - self.commit.since_ms;
-        if waited_ms > STUCK_COMMIT_MS && !self.commit.reported {
-            self.commit.reported = true;
-            crate::error!("a commit of the store is stuck", sequence = self.commit.sequence, "waited-ms" = waited_ms);
+    }
+}
+
+impl Commit {
+    /// Takes in which commit is under way now, if one is.
+    fn look(&mut self, under_way: Option<u64>, now_ms: u64) -> Progress {
+        if under_way != Some(self.sequence) {
+            *self = Commit { sequence: under_way.unwrap_or(0), since_ms: now_ms, reported: false };
+            return Progress::Good;
         }
+        let waited_ms = now_ms - self.since_ms;
+        if waited_ms > STUCK_COMMIT_STOP_MS {
+            return Progress::Hopeless;
+        }
+        if waited_ms > STUCK_COMMIT_MS && !self.reported {
+            self.reported = true;
+            return Progress::Stuck;
+        }
+        Progress::Good
     }
 }
 
@@ -132,4 +168,23 @@ impl ClockThread {
 #[expect(clippy::disallowed_methods, reason = "the clock seam of leases and upkeep")]
 pub(crate) fn now_ms(started: Instant) -> u64 {
     u64::try_from(Instant::now().duration_since(started).as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_that_hangs_is_named_once_and_ends_the_process_later() {
+        let mut commit = Commit::default();
+        let mut look = |under_way, now_ms| commit.look(under_way, now_ms);
+        assert_eq!(look(Some(1), 0), Progress::Good);
+        assert_eq!(look(Some(2), 60_000), Progress::Good, "another one");
+        assert_eq!(look(None, 65_000), Progress::Good);
+        assert_eq!(look(Some(3), 70_000), Progress::Good);
+        assert_eq!(look(Some(3), 70_000 + STUCK_COMMIT_MS), Progress::Good);
+        assert_eq!(look(Some(3), 70_001 + STUCK_COMMIT_MS), Progress::Stuck);
+        assert_eq!(look(Some(3), 70_000 + STUCK_COMMIT_STOP_MS), Progress::Good);
+        assert_eq!(look(Some(3), 70_001 + STUCK_COMMIT_STOP_MS), Progress::Hopeless);
+    }
 }

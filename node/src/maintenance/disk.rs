@@ -69,7 +69,8 @@ fn run(parts: &Parts) {
                 parts.consensus.store_is_durable(persisted_index);
             }
             recv(persist) -> _ => {
-                if parts.consensus.status().applied != persisted_index {
+                // With a commit under way too: it may wait for ever for an engine that has failed, which this finds out.
+                if parts.consensus.status().applied != persisted_index || parts.store.commit_under_way().is_some() {
                     persisted_index = persist_store(parts);
                 }
             }

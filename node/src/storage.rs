@@ -44,6 +44,12 @@ const WORKER_THREADS: usize = 2;
 const WORKER_NAME: &str = "fjall:worker";
 const WORKER_NICENESS: i32 = 5;
 
+/// Where the engine keeps its keyspaces, how it names the four (its own and the three below), and where each has its
+/// tables.
+const KEYSPACES_DIR: &str = "keyspaces";
+const KEYSPACE_DIRS: [&str; 4] = ["0", "1", "2", "3"];
+const TABLES_DIR: &str = "tables";
+
 /// The spaces of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Space {
@@ -81,6 +87,11 @@ pub(crate) enum StorageError {
         what: &'static str,
         source: Box<fjall::Error>,
     },
+    /// Something in the store's directory that the engine did not put there, and that it would die of or take for its
+    /// own.
+    Foreign {
+        path: PathBuf,
+    },
     /// Rows in memory that do not reach the disk in all the time given.
     FlushHangs,
     /// A row that does not say what its place demands.
@@ -105,6 +116,9 @@ impl fmt::Display for StorageError {
                 ),
             },
             StorageError::Io { path, source } => write!(f, "{}: {source}", path.display()),
+            StorageError::Foreign { path } => {
+                write!(f, "{}: not a part of the store; move it to another place", path.display())
+            }
             StorageError::Engine { what, source } => write!(f, "{what}: {source:?}"),
             StorageError::FlushHangs => write!(
                 f,
@@ -125,6 +139,41 @@ pub(crate) fn has_entries(path: &Path) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Refuses what the engine panics at when it opens the store, calls damage, or deletes as its own: among the journals,
+/// the directories of the spaces, and their tables. Other files it leaves alone.
+fn refuse_foreign(store: &Path) -> Result<(), StorageError> {
+    let is_journal = |name: &str| name.strip_suffix(".jnl").is_some_and(|number| number.parse::<u64>().is_ok());
+    refuse_unless(store, |name, kind| {
+        let extension = Path::new(name).extension();
+        !extension.is_some_and(|extension| extension.eq_ignore_ascii_case("jnl"))
+            || (is_journal(name) && kind.is_file())
+    })?;
+    let keyspaces = store.join(KEYSPACES_DIR);
+    refuse_unless(&keyspaces, |name, kind| kind.is_file() || KEYSPACE_DIRS.contains(&name))?;
+    for keyspace in KEYSPACE_DIRS {
+        refuse_unless(&keyspaces.join(keyspace).join(TABLES_DIR), |name, kind| {
+            kind.is_file() && (name.parse::<u64>().is_ok() || name == ".DS_Store" || name.starts_with("._"))
+        })?;
+    }
+    Ok(())
+}
+
+/// Names the first entry of a directory that does not belong there. A missing directory is left to the engine.
+fn refuse_unless(dir: &Path, belongs: impl Fn(&str, fs::FileType) -> bool) -> Result<(), StorageError> {
+    let failed = |source| StorageError::Io { path: dir.to_owned(), source };
+    if !dir.is_dir() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let kind = entry.file_type().map_err(failed)?;
+        if !entry.file_name().to_str().is_some_and(|name| belongs(name, kind)) {
+            return Err(StorageError::Foreign { path: entry.path() });
+        }
+    }
+    Ok(())
 }
 
 fn engine(what: &'static str) -> impl FnOnce(fjall::Error) -> StorageError {
@@ -156,6 +205,7 @@ impl Storage {
         if !has_entries(path).map_err(|source| StorageError::Io { path: path.to_owned(), source })? {
             Storage::make(path, &make_filter)?;
         }
+        refuse_foreign(path)?;
         Storage::open_made(path, make_filter)
     }
 
@@ -450,5 +500,26 @@ mod tests {
         assert!(!half.exists());
         let storage = Storage::open(&whole, Floor::new().filters()).unwrap();
         assert_eq!(storage.get(Space::Sys, b"a").unwrap().unwrap(), "1");
+    }
+
+    #[test]
+    fn what_does_not_belong_in_the_store_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = dir.path().join("store");
+        drop(Storage::open(&store, Floor::new().filters()).unwrap());
+        for foreign in ["x.jnl", "7.jnl", "keyspaces/backup", "keyspaces/9", "keyspaces/1/tables/old"] {
+            let path = store.join(foreign);
+            fs::create_dir(&path).unwrap();
+            let error = Storage::open(&store, Floor::new().filters()).err().unwrap().to_string();
+            assert_eq!(error, format!("{}: not a part of the store; move it to another place", path.display()));
+            fs::remove_dir(&path).unwrap();
+        }
+        fs::write(store.join("x.jnl"), "").unwrap();
+        assert!(Storage::open(&store, Floor::new().filters()).is_err());
+        fs::remove_file(store.join("x.jnl")).unwrap();
+        // Plain files elsewhere do no harm.
+        fs::write(store.join("notes"), "").unwrap();
+        fs::write(store.join("keyspaces/notes"), "").unwrap();
+        Storage::open(&store, Floor::new().filters()).unwrap();
     }
 }

@@ -14,7 +14,6 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Bound;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,6 +48,9 @@ const WORKER_NICENESS: i32 = 5;
 const KEYSPACES_DIR: &str = "keyspaces";
 const KEYSPACE_DIRS: [&str; 4] = ["0", "1", "2", "3"];
 const TABLES_DIR: &str = "tables";
+
+/// A key that no row of any space has.
+const NO_ROW: &[u8] = &[0xff];
 
 /// The spaces of the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -189,7 +191,6 @@ struct Inner {
     kv: Keyspace,
     rev: Keyspace,
     sys: Keyspace,
-    path: PathBuf,
     /// Commits begun and ended, so that one that hangs can be named.
     begun: AtomicU64,
     ended: AtomicU64,
@@ -249,16 +250,7 @@ impl Storage {
         let rev = database.keyspace("rev", unfiltered).map_err(failed)?;
         let sys = database.keyspace("sys", options).map_err(failed)?;
         let (begun, ended) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Storage(Arc::new(Inner {
-            database,
-            kv,
-            rev,
-            sys,
-            path: path.to_owned(),
-            begun,
-            ended,
-            memtables: Memtables::default(),
-        })))
+        Ok(Storage(Arc::new(Inner { database, kv, rev, sys, begun, ended, memtables: Memtables::default() })))
     }
 
     pub(crate) fn batch(&self) -> Batch {
@@ -281,9 +273,10 @@ impl Storage {
         self.0.database.persist(PersistMode::SyncAll).map_err(engine("the store can't be synced"))
     }
 
-    /// Flushes what is in memory to tables, so that the engine looks for something to compact.
+    /// Flushes what is in memory to tables, so that the engine looks for something to compact; all spaces, since a journal
+    /// goes only when every one of its rows is in a table.
     pub(crate) fn nudge(&self) -> Result<(), StorageError> {
-        for space in [&self.0.kv, &self.0.rev] {
+        for space in [&self.0.kv, &self.0.rev, &self.0.sys] {
             space.rotate_memtable().map_err(engine("rows in memory can't be flushed"))?;
         }
         Ok(())
@@ -295,7 +288,13 @@ impl Storage {
             flush(space)?;
             space.major_compact().map_err(engine("tables can't be rewritten"))?;
         }
-        // Another turn of the journal, so that the one the rewritten rows came from can go.
+        // Another turn, so that the journal with the rewritten rows can go, and the tables they were in: the engine keeps
+        // those until a flush finds nobody reading them. To remove what is not there makes one without changing a row.
+        let mut turn = self.batch();
+        for space in [Space::Kv, Space::Rev, Space::Sys] {
+            turn.remove(space, Bytes::from_static(NO_ROW));
+        }
+        turn.commit()?;
         for space in [&self.0.kv, &self.0.rev, &self.0.sys] {
             flush(space)?;
         }
@@ -312,9 +311,11 @@ impl Storage {
             .map_err(|error| engine("old tables can't be dropped")(fjall::Error::Storage(error)))
     }
 
-    /// Bytes allocated on disk for the store.
+    /// Bytes that the spaces take: of tables on disk, and of rows in memory that will be in tables. The journal holds
+    /// those rows a second time and many that are gone; it has bounds of its own, and nobody can make it smaller.
     pub(crate) fn allocated_bytes(&self) -> u64 {
-        allocated_bytes(&self.0.path)
+        let tables: u64 = [&self.0.kv, &self.0.rev, &self.0.sys].into_iter().map(Keyspace::disk_space).sum();
+        tables + self.0.database.write_buffer_size()
     }
 
     /// The number of the commit under way, if there is one.
@@ -351,21 +352,6 @@ fn yield_to_requests() {
             setpriority_process(Some(id), WORKER_NICENESS).ok();
         }
     }
-}
-
-/// Blocks of 512 bytes under a directory, in bytes. Files come and go while the engine works; one that is gone counts
-/// as nothing.
-fn allocated_bytes(dir: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(dir) else { return 0 };
-    let size = |entry: io::Result<fs::DirEntry>| {
-        let Ok(entry) = entry else { return 0 };
-        match entry.metadata() {
-            Ok(metadata) if metadata.is_dir() => allocated_bytes(&entry.path()),
-            Ok(metadata) => metadata.blocks() * 512,
-            Err(_) => 0,
-        }
-    };
-    entries.map(size).sum()
 }
 
 /// Writes the rows in memory to tables and waits for it.

@@ -161,6 +161,27 @@ fn a_full_quota_raises_an_alarm_that_only_disarming_clears() {
 }
 
 #[test]
+fn a_full_quota_is_free_again_without_a_restart() {
+    block_on(async {
+        let mut side = Side::started(&Subject::kuorum(), &["--quota-backend-bytes", "8388608"]).await;
+        // More often than once: what was freed can be used.
+        for _ in 0..3 {
+            let mut number = 0;
+            while !side.answer("put big z*400000").await.starts_with("error") {
+                number += 1;
+                assert!(number <= QUOTA_PUTS, "no alarm");
+            }
+            assert!(number > 5, "{number} puts");
+            prepare(
+                &mut side,
+                &["compact h physical", "defragment", "alarm deactivate nospace own", "wait 300", "put t 1"],
+            )
+            .await;
+        }
+    });
+}
+
+#[test]
 fn sigterm_stops_cleanly() {
     block_on(async {
         let mut side = Side::started(&Subject::kuorum(), &[]).await;

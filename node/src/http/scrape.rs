@@ -37,7 +37,7 @@ fn sample(node: &Node) {
     let mvcc = &metrics.mvcc;
     let sizes = node.store.sizes();
     mvcc.db_bytes.set(sizes.allocated_bytes as f64);
-    mvcc.db_in_use_bytes.set(sizes.in_use_bytes as f64);
+    mvcc.db_in_use_bytes.set(sizes.allocated_in_use_bytes() as f64);
     mvcc.keys.set(node.store.key_count() as f64);
     mvcc.current_revision.set(node.store.revision().0 as f64);
     let compacted = node.store.compacted().0;

@@ -71,10 +71,17 @@ pub(super) struct Published {
 /// Sizes in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
-    /// Allocated on disk.
+    /// Allocated for rows, needed or not.
     pub(crate) allocated_bytes: u64,
-    /// Of rows still needed.
+    /// Of rows still needed, before they are compressed.
     pub(crate) in_use_bytes: u64,
+}
+
+impl Sizes {
+    /// What of the allocated bytes is needed, for clients: they take it for a part of them.
+    pub(crate) fn allocated_in_use_bytes(&self) -> u64 {
+        self.in_use_bytes.min(self.allocated_bytes)
+    }
 }
 
 /// The answer of HashKV.
@@ -103,7 +110,6 @@ impl Store {
         self.0.published.read().index.len() as u64
     }
 
-    /// Walks the store's files: not for a hot path.
     pub(crate) fn sizes(&self) -> Sizes {
         let freed = self.0.freed_bytes.load(Ordering::Acquire);
         let in_use_bytes = self.0.written_bytes.load(Ordering::Acquire).saturating_sub(freed);
@@ -643,5 +649,41 @@ mod tests {
         }
         // More was changed since than there are keys.
         assert!(old(Revision(filled_at.0 - i64::try_from(keys).unwrap()), 3).is_err());
+    }
+
+    #[test]
+    fn compaction_and_defragmentation_free_what_was_written_over() {
+        const VALUE_BYTES: usize = 1 << 20;
+        const VALUES: usize = 16;
+        let (dir, store, mut writer) = filled(1);
+        let empty = store.sizes().allocated_bytes;
+        // Values that can't be compressed.
+        let mut state = 1_u32;
+        let mut value = || -> Bytes {
+            (0..VALUE_BYTES)
+                .map(|_| {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    state.to_be_bytes()[0]
+                })
+                .collect()
+        };
+        for _ in 0..VALUES {
+            let mut txn = writer.txn();
+            txn.put("k".into(), value(), 0);
+            txn.finish();
+            writer.commit(AppliedMark::default()).unwrap();
+        }
+        // At once, or a quota would hold nothing until the rows are flushed.
+        assert!(store.sizes().allocated_bytes >= empty + (VALUES * VALUE_BYTES) as u64);
+        let current = writer.revision();
+        writer.compact(current).unwrap();
+        writer.commit(AppliedMark::default()).unwrap();
+        store.compact_physically(current, &mut || {}).unwrap();
+        store.defragment().unwrap();
+        let allocated = store.sizes().allocated_bytes;
+        assert!(allocated < empty + 3 * VALUE_BYTES as u64, "{allocated} bytes for one value of {VALUE_BYTES}");
+        let tables = std::fs::read_dir(dir.path().join("store/keyspaces/1/tables")).unwrap();
+        let on_disk: u64 = tables.map(|table| table.unwrap().metadata().unwrap().len()).sum();
+        assert!(on_disk < 3 * VALUE_BYTES as u64, "{on_disk} bytes on disk for one value of {VALUE_BYTES}");
     }
 }

@@ -34,7 +34,7 @@ pub(crate) async fn status(node: Arc<Node>, _request: StatusRequest) -> Result<S
         raft_term: raft.term,
         raft_applied_index: raft.applied,
         errors,
-        db_size_in_use: i64::try_from(sizes.in_use_bytes).unwrap_or(i64::MAX),
+        db_size_in_use: i64::try_from(sizes.allocated_in_use_bytes()).unwrap_or(i64::MAX),
         is_learner: node.is_learner(),
         storage_version: CLUSTER_VERSION.to_owned(),
         db_size_quota: node.quota_bytes(),

@@ -291,8 +291,9 @@ impl Store {
         Ok(KvHash { hash, compact_revision: compacted.0, hash_revision: at.0, revision: current })
     }
 
-    pub(crate) fn hash_all(&self) -> Result<u32, StorageError> {
-        hash::hash_all(&self.0.storage.view())
+    /// A hash over everything but the `sys` rows named, which differ between members.
+    pub(crate) fn hash_all(&self, own_rows: &[&[u8]]) -> Result<u32, StorageError> {
+        hash::hash_all(&self.0.storage.view(), self.compacted(), own_rows)
     }
 
     /// Notes the hash taken when a compaction was carried out.
@@ -399,12 +400,6 @@ impl States {
             (key, state)
         })
     }
-}
-
-/// Up to `limit` keys of the range, in order, with their states.
-pub(super) fn collect(index: &KeyIndex, keys: KeyRange<'_>, limit: usize) -> Vec<(Bytes, KeyState)> {
-    let states = States::collect(index, keys, limit.min(index.count(keys)));
-    states.iter().map(|(key, state)| (Bytes::copy_from_slice(key), *state)).collect()
 }
 
 pub(super) fn key_only(key: Bytes, state: &KeyState) -> KeyValue {

@@ -10,7 +10,7 @@ use kuorum_proto::etcdserverpb::{
 
 use super::{CLUSTER_VERSION, Node, refusal_of, status, unexpected};
 use crate::apply::Reply;
-use crate::cluster::MemberId;
+use crate::cluster::{self, MemberId};
 use crate::config::ETCD_VERSION;
 use crate::metrics;
 use crate::mvcc;
@@ -80,7 +80,7 @@ pub(crate) async fn hash(node: Arc<Node>, _request: HashRequest) -> Result<HashR
     let store = node.store.clone();
     let (revision, hash) = off_shard(move || {
         let started = tokio::time::Instant::now();
-        let hash = store.hash_all().map_err(|error| Refusal::Internal(error.to_string()))?;
+        let hash = store.hash_all(&[cluster::IDENTITY_ROW]).map_err(|error| Refusal::Internal(error.to_string()))?;
         metrics::get().mvcc.hash_seconds.record(started.elapsed().as_secs_f64());
         Ok((store.revision(), hash))
     })

@@ -556,7 +556,7 @@ fn found<'a>(key: &'a [u8], id: ChangeId, row: &'a [u8], values: bool) -> Result
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::mvcc::query::{SortOrder, SortTarget};
     use crate::mvcc::{AppliedMark, Writer};
@@ -564,7 +564,7 @@ mod tests {
     const KEYS: usize = 30;
 
     /// A store with so many keys, each written twice.
-    fn filled(keys: usize) -> (tempfile::TempDir, Store, Writer) {
+    pub(in crate::mvcc) fn filled(keys: usize) -> (tempfile::TempDir, Store, Writer) {
         let dir = tempfile::tempdir().unwrap();
         let floor = Floor::new();
         let storage = Storage::open(&dir.path().join("store"), floor.filters()).unwrap();

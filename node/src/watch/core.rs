@@ -166,12 +166,8 @@ impl Core {
         }
         let from_turn = self.behind.range(self.turn..).chain(self.behind.range(..self.turn));
         let chosen: Vec<u64> = from_turn.copied().take(WATCHERS_PER_CATCH_UP).collect();
-        let caught_up = self.catch_up_with(&chosen);
-        // The next ones, once there was a read of both kinds for these.
-        if self.history_reads.is_multiple_of(2) {
-            self.turn = chosen.last().map_or(0, |last| last + 1);
-        }
-        match caught_up {
+        self.turn = chosen.last().map_or(0, |last| last + 1);
+        match self.catch_up_with(&chosen) {
             Ok(()) => !self.behind.is_empty(),
             Err(error) => {
                 crate::error!("the history for watchers can't be read", error = error.to_string());
@@ -491,7 +487,7 @@ impl Core {
     fn catch_up_far(&mut self, chosen: &[(Revision, u64)]) -> Result<(), ReadError> {
         // By turns from where the last of all stands, which serves most, and from where another one does, which need
         // not wait for it.
-        let turn = self.history_reads / 2;
+        let turn = self.history_reads / 2 + 1;
         let first = chosen.iter().map(|(next, _)| *next).min();
         let by_turn = if chosen.is_empty() { None } else { chosen.get(turn % chosen.len()).map(|(next, _)| *next) };
         let Some(from) = (if self.history_reads.is_multiple_of(2) { first } else { by_turn }) else { return Ok(()) };

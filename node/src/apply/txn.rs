@@ -40,8 +40,12 @@ pub(super) fn execute(txn: &mut WriteTxn<'_>, leases: &Leases, request: TxnReque
 /// Carries out a transaction that only reads, at one revision.
 ///
 /// # Errors
-/// `Large` when its reads may look at more than so many keys together.
-pub(crate) fn read_only(store: &Store, request: &TxnRequest, keys_max: usize) -> Result<TxnResponse, ReadError> {
+/// `Large` when its reads may look at more than so many keys together, if there is a bound.
+pub(crate) fn read_only(
+    store: &Store,
+    request: &TxnRequest,
+    keys_max: Option<usize>,
+) -> Result<TxnResponse, ReadError> {
     let mut refused = None;
     for _ in 0..READ_ATTEMPTS_MAX {
         let at = store.revision();
@@ -63,7 +67,7 @@ fn read_only_at(
     store: &Store,
     request: &TxnRequest,
     at: Revision,
-    mut keys_max: usize,
+    mut keys_max: Option<usize>,
 ) -> Result<TxnResponse, ReadError> {
     let mut pinned = |query: &RangeQuery| {
         let compacted = store.compacted();
@@ -75,7 +79,7 @@ fn read_only_at(
             return Err(ReadError::Refused(query::Refusal::Future { current: at }));
         }
         let answer = store.range_within(&RangeQuery { revision, ..query.clone() }, keys_max)?;
-        keys_max = keys_max.saturating_sub(answer.kvs.len());
+        keys_max = keys_max.map(|keys_max| keys_max.saturating_sub(answer.kvs.len()));
         Ok(answer)
     };
     let mut path = Path::new();
@@ -299,4 +303,47 @@ fn range_response(answer: RangeAnswer) -> RangeResponse {
 
 fn respond(response: response_op::Response) -> ResponseOp {
     ResponseOp { response: Some(response) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mvcc::filter::Floor;
+    use crate::mvcc::{self, AppliedMark, MvccOptions};
+    use crate::storage::Storage;
+
+    #[test]
+    fn reads_of_one_transaction_share_what_they_may_look_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let floor = Floor::new();
+        let storage = Storage::open(&dir.path().join("store"), floor.filters()).unwrap();
+        let (store, mut writer, _) =
+            mvcc::open(storage, floor, MvccOptions::new(dir.path().join("index"), 100)).unwrap();
+        for key in ["a", "b", "c"] {
+            let mut txn = writer.txn();
+            txn.put(key.into(), Bytes::new(), 0);
+            txn.finish();
+        }
+        writer.commit(AppliedMark::default()).unwrap();
+        let read = |revision| {
+            let range = RangeRequest { key: "a".into(), range_end: "z".into(), revision, ..RangeRequest::default() };
+            RequestOp { request: Some(request_op::Request::RequestRange(range)) }
+        };
+        let keys = |operations: [RequestOp; 2], keys_max| {
+            let request = TxnRequest { success: operations.into(), ..TxnRequest::default() };
+            let responses = match read_only(&store, &request, keys_max) {
+                Err(ReadError::Large) => return None,
+                answer => answer.unwrap().responses,
+            };
+            let counts = responses.into_iter().map(|response| match response.response {
+                Some(response_op::Response::ResponseRange(range)) => range.count,
+                other => panic!("{other:?}"),
+            });
+            Some(counts.collect::<Vec<_>>())
+        };
+        assert_eq!(keys([read(0), read(0)], Some(6)), Some(vec![3, 3]));
+        assert_eq!(keys([read(0), read(0)], Some(5)), None);
+        assert_eq!(keys([read(0), read(3)], Some(100)), None);
+        assert_eq!(keys([read(0), read(3)], None), Some(vec![3, 2]));
+    }
 }

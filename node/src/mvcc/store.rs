@@ -126,15 +126,15 @@ impl Store {
     }
 
     pub(crate) fn range(&self, query: &RangeQuery) -> Result<RangeAnswer, ReadError> {
-        self.range_within(query, usize::MAX)
+        self.range_within(query, None)
     }
 
-    /// As [`Store::range`], but only when it is known to look at so many keys at most.
+    /// As [`Store::range`], but only when it is known to look at so many keys at most, if there is a bound.
     ///
     /// # Errors
     /// `Large` when it may look at more: a range at an older revision always may, since nothing says how many versions
     /// lie above that revision, nor how many keys were deleted since.
-    pub(crate) fn range_within(&self, query: &RangeQuery, keys_max: usize) -> Result<RangeAnswer, ReadError> {
+    pub(crate) fn range_within(&self, query: &RangeQuery, keys_max: Option<usize>) -> Result<RangeAnswer, ReadError> {
         let mut kvs = Vec::new();
         let read = self.read(query, Reach { limit: query.fetch_limit(), keys_max }, &mut kvs)?;
         Ok(range::finish(query, kvs, read.count, read.current))
@@ -145,7 +145,7 @@ impl Store {
     pub(crate) fn visit_within(
         &self,
         query: &RangeQuery,
-        keys_max: usize,
+        keys_max: Option<usize>,
         sink: &mut dyn Sink,
     ) -> Result<RangeEnd, ReadError> {
         debug_assert!(query.is_plain(), "{query:?} needs what comes after the read");
@@ -183,7 +183,7 @@ impl Store {
         let count = if at == current {
             let count = published.index.count(keys);
             let wanted = if query.count_only { 0 } else { reach.limit.unwrap_or(count).min(count) };
-            if wanted > reach.keys_max {
+            if reach.keys_max.is_some_and(|keys_max| wanted > keys_max) {
                 return Err(ReadError::Large);
             }
             if wanted <= INDEX_KEYS_MAX {
@@ -200,7 +200,7 @@ impl Store {
         } else {
             let count_now = published.index.count(keys);
             drop(published);
-            if reach.keys_max < usize::MAX && !matches!(keys, KeyRange::One(_)) {
+            if reach.keys_max.is_some() && !matches!(keys, KeyRange::One(_)) {
                 return Err(ReadError::Large);
             }
             let limit = if query.count_only { Some(0) } else { reach.limit };
@@ -360,8 +360,8 @@ impl Inner {
 struct Reach {
     /// Keys wanted; `None` for all.
     limit: Option<usize>,
-    /// Keys that may be looked at.
-    keys_max: usize,
+    /// Keys that may be looked at; `None` for any number.
+    keys_max: Option<usize>,
 }
 
 /// What a read of the index and the rows came to.
@@ -589,7 +589,7 @@ pub(super) mod tests {
     fn a_read_that_may_look_at_more_than_allowed_is_told_from_a_small_one() {
         let (_dir, store, writer) = filled(KEYS);
         let now = writer.revision().0;
-        let large = |query: &RangeQuery| match store.range_within(query, KEYS / 2) {
+        let large = |query: &RangeQuery| match store.range_within(query, Some(KEYS / 2)) {
             Err(ReadError::Large) => true,
             answer => {
                 assert_eq!(answer.unwrap().kvs, store.range(query).unwrap().kvs);

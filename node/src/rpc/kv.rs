@@ -41,7 +41,7 @@ pub(crate) async fn range(node: Arc<Node>, request: RangeRequest) -> Result<Rang
     Ok(answer)
 }
 
-fn read(store: &Store, query: &RangeQuery, keys_max: usize) -> Result<(EncodedKvs, RangeEnd), ReadError> {
+fn read(store: &Store, query: &RangeQuery, keys_max: Option<usize>) -> Result<(EncodedKvs, RangeEnd), ReadError> {
     let mut kvs = EncodedKvs::default();
     if query.is_plain() {
         let end = store.visit_within(query, keys_max, &mut kvs)?;
@@ -56,14 +56,14 @@ fn read(store: &Store, query: &RangeQuery, keys_max: usize) -> Result<(EncodedKv
 /// is asked again without a bound when that is too few.
 pub(super) async fn small_here<T: Send + 'static>(
     node: &Node,
-    read: impl Fn(&Store, usize) -> Result<T, ReadError> + Send + 'static,
+    read: impl Fn(&Store, Option<usize>) -> Result<T, ReadError> + Send + 'static,
 ) -> Result<T, Refusal> {
-    match read(&node.store, KEYS_ON_SHARD_MAX) {
+    match read(&node.store, Some(KEYS_ON_SHARD_MAX)) {
         Err(ReadError::Large) => {}
         answer => return answer.map_err(refusal_of),
     }
     let store = node.store.clone();
-    let answer = tokio::task::spawn_blocking(move || read(&store, usize::MAX).map_err(refusal_of));
+    let answer = tokio::task::spawn_blocking(move || read(&store, None).map_err(refusal_of));
     answer.await.map_err(|error| Refusal::Internal(format!("the read was given up: {error}")))?
 }
 

@@ -13,7 +13,7 @@ KUORUM_KILL_ROUNDS ?= 20
 # Sources of the oracle that is ours: the reader of log directories, where it exists.
 WALCHECK := $(wildcard tests/oracle/walcheck/*.go)
 
-.PHONY: run build test lint unit fast blackbox blackbox-full bench bench-quick bench-client microbench oracle go-present clean
+.PHONY: run build test lint unit fast blackbox blackbox-full bench bench-quick bench-client profile microbench oracle go-present clean
 
 run:
 	$(CARGO) run --release --bin kuorum
@@ -51,6 +51,14 @@ bench: oracle build bench-client
 
 bench-quick:
 	$(MAKE) bench BENCH='--quick $(BENCH)'
+
+# A flame graph of Kuorum under the rows whose name contains ROW, in $(TARGET)/bench. Needs perf (Debian: linux-perf).
+# Built apart, with the frame pointers that perf walks.
+ROW ?= put, 100 clients
+
+profile: bench-client
+	CARGO_TARGET_DIR=$(TARGET)/profile RUSTFLAGS="-C force-frame-pointers=yes" $(CARGO) build --release --bin kuorum
+	KUORUM_BIN=$(TARGET)/profile/release/kuorum $(TARGET)/fast/bench --profile --row "$(ROW)"
 
 bench-client:
 	$(CARGO) build --profile fast -p kuorum-tests --bin bench

@@ -6,11 +6,12 @@
 //! - [`stages`]: the rows, what content they run on, and in what order
 //! - [`workloads`], [`watchers`]: what clients ask for
 //! - [`load`], [`wire`]: the light client
-//! - [`process`], [`clock`], [`report`]: CPU and memory of a server, time, the table
+//! - [`process`], [`profile`], [`clock`], [`report`]: CPU and memory of a server, its flame graph, time, the table
 
 mod clock;
 mod load;
 mod process;
+mod profile;
 mod report;
 mod stages;
 mod watchers;
@@ -26,7 +27,9 @@ use kuorum_tests::subject::{Subject, target_dir};
 use report::Report;
 use stages::Plan;
 
-const USAGE: &str = "usage: bench [--quick] [--row PART_OF_A_NAME] [--seed NUMBER] [--seconds NUMBER] [--kuorum-alone]";
+const USAGE: &str =
+    "usage: bench [--quick] [--row PART_OF_A_NAME] [--seed NUMBER] [--seconds NUMBER] [--large-keys NUMBER] [--kuorum-alone]
+             [--profile]";
 
 fn main() -> ExitCode {
     match bench() {
@@ -62,6 +65,7 @@ fn plan(arguments: impl Iterator<Item = String>) -> Result<Plan, String> {
         seed: 1,
         only: None,
         kuorum_alone: false,
+        profile: false,
     };
     let mut arguments = arguments;
     while let Some(argument) = arguments.next() {
@@ -72,8 +76,10 @@ fn plan(arguments: impl Iterator<Item = String>) -> Result<Plan, String> {
                 (plan.read_keys, plan.large_keys, plan.old_revisions) = (20_000, 50_000, 50_000);
             }
             "--kuorum-alone" => (plan.kuorum_alone, plan.alternations) = (true, 1),
+            "--profile" => (plan.kuorum_alone, plan.profile, plan.alternations) = (true, true, 1),
             "--row" => plan.only = Some(value()?),
             "--seed" => plan.seed = number(&value()?)?,
+            "--large-keys" => plan.large_keys = number(&value()?)?,
             "--seconds" => plan.measured = Duration::from_secs(number(&value()?)?),
             _ => return Err(format!("{argument} is unknown; {USAGE}")),
         }

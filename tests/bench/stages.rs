@@ -10,6 +10,7 @@ use kuorum_tests::subject::Subject;
 
 use super::load::{self, Length, Run, Workload, block_on};
 use super::process::Process;
+use super::profile::Recording;
 use super::report::{Measure, Report};
 use super::watchers::{self, Audience};
 use super::workloads::{Count, Fill, Keys, Kubernetes, Mixed, Puts, Reads, Source, Updates};
@@ -35,8 +36,10 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
     /// Only rows whose name contains this.
     pub(crate) only: Option<String>,
-    /// Leaves etcd out: for profiles.
+    /// Leaves etcd out.
     pub(crate) kuorum_alone: bool,
+    /// Draws a flame graph of each row that runs for a time.
+    pub(crate) profile: bool,
 }
 
 impl Plan {
@@ -46,6 +49,17 @@ impl Plan {
 
     fn length(&self) -> Length {
         Length::Time { warm_up: self.warm_up, measured: self.measured }
+    }
+
+    /// Runs `row` on a member, and draws what it does meanwhile if that is wanted.
+    fn profiled<T>(&self, row: &str, member: &Member, run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+        if !self.profile {
+            return run();
+        }
+        let recording = Recording::start(process(member), row, self.warm_up + self.measured)?;
+        let result = run()?;
+        eprintln!("drawn as {}", recording.draw()?.display());
+        Ok(result)
     }
 
     fn subjects(&self) -> Vec<Subject> {
@@ -127,7 +141,8 @@ fn stage(plan: &Plan, report: &mut Report, keys: Keys, rows: Vec<Row>) -> Result
             for member in &members {
                 std::thread::sleep(SETTLE);
                 let mut workload = (row.workload)(Source::new(keys, plan.seed + u64::try_from(turn).unwrap_or(0)));
-                let run = run_load(member, row.clients, workload.as_mut(), plan.length());
+                let run = || run_load(member, row.clients, workload.as_mut(), plan.length());
+                let run = plan.profiled(&row.name, member, run);
                 report.add(&row.name, member.subject.name, Measure::of(&run.map_err(in_row(&row.name, member))?));
             }
         }
@@ -152,7 +167,8 @@ fn watches(plan: &Plan, report: &mut Report) -> Result<(), String> {
                 let mut source = Source::new(keys, plan.seed + u64::try_from(turn).unwrap_or(0));
                 let endpoint = member.endpoint();
                 let process = process(member);
-                let run = watchers::run(&endpoint, process, audience, &mut source, plan.warm_up, plan.measured);
+                let run = || watchers::run(&endpoint, process, audience, &mut source, plan.warm_up, plan.measured);
+                let run = plan.profiled(name, member, run);
                 report.add(name, member.subject.name, Measure::of(&run.map_err(in_row(name, member))?));
             }
         }
@@ -165,12 +181,14 @@ fn watches(plan: &Plan, report: &mut Report) -> Result<(), String> {
 fn large(plan: &Plan, report: &mut Report) -> Result<(), String> {
     let keys = Keys { prefix: "/bench/l/", count: plan.large_keys };
     let count = thousands(plan.large_keys);
-    let [load, counting, restart] = [
+    let [load, counting, putting, restart, recovery] = [
         format!("load of {count} keys, {FILLING_CLIENTS} clients"),
         format!("count of all {count} keys, 1 client"),
+        format!("put, 100 clients, on {count} keys"),
         format!("restart on {count} keys until the first get"),
+        format!("restart after kill -9 on {count} keys until the first get"),
     ];
-    if ![&load, &counting, &restart].into_iter().any(|row| plan.wants(row)) {
+    if ![&load, &counting, &putting, &restart, &recovery].into_iter().any(|row| plan.wants(row)) {
         return Ok(());
     }
     let mut members = start(plan)?;
@@ -186,14 +204,31 @@ fn large(plan: &Plan, report: &mut Report) -> Result<(), String> {
         }
     }
     report.print_row(&counting);
+    for (row, end) in [(&restart, End::Terminated), (&recovery, End::Killed)] {
+        for _ in 0..plan.alternations {
+            for member in &mut members {
+                let took = restarted(member, end, keys, plan.seed).map_err(in_row(row, member))?;
+                report.add(row, member.subject.name, Measure::of_wait(took, process(member).resident_bytes()));
+            }
+        }
+        report.print_row(row);
+    }
     for _ in 0..plan.alternations {
-        for member in &mut members {
-            let took = restarted(member, keys, plan.seed).map_err(in_row(&restart, member))?;
-            report.add(&restart, member.subject.name, Measure::of_wait(took, process(member).resident_bytes()));
+        for member in &members {
+            let mut puts = Puts { source: Source::new(keys, plan.seed), left: u64::MAX };
+            let run = run_load(member, 100, &mut puts, plan.length()).map_err(in_row(&putting, member))?;
+            report.add(&putting, member.subject.name, Measure::of(&run));
         }
     }
-    report.print_row(&restart);
+    report.print_row(&putting);
     Ok(())
+}
+
+/// How a member ends before it is started again.
+#[derive(Clone, Copy)]
+enum End {
+    Terminated,
+    Killed,
 }
 
 /// Puts beside a compaction of many old revisions, and the same puts without one.
@@ -252,13 +287,18 @@ fn fill(member: &mut Member, keys: Keys, seed: u64) -> Result<Run, String> {
     run_load(member, FILLING_CLIENTS, &mut Fill::new(Source::new(keys, seed)), Length::Whole)
 }
 
-/// Stops the member by SIGTERM, starts it, and waits for its answer to one linearizable get.
-fn restarted(member: &mut Member, keys: Keys, seed: u64) -> Result<Duration, String> {
+/// Ends the member, starts it, and waits for its answer to one linearizable get.
+fn restarted(member: &mut Member, end: End, keys: Keys, seed: u64) -> Result<Duration, String> {
     const STOP_WITHIN: Duration = Duration::from_secs(60);
     const ANSWER_WITHIN: Duration = Duration::from_secs(600);
     const POLL: Duration = Duration::from_millis(2);
-    member.signal("TERM");
-    member.exited_within(STOP_WITHIN).ok_or("no end after SIGTERM")?;
+    match end {
+        End::Terminated => {
+            member.signal("TERM");
+            member.exited_within(STOP_WITHIN).ok_or("no end after SIGTERM")?;
+        }
+        End::Killed => member.kill(),
+    }
     member.start();
     let deadline = Deadline::after(ANSWER_WITHIN);
     loop {

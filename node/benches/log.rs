@@ -24,7 +24,8 @@ struct Empty {
 
 impl Empty {
     fn on(disk: Arc<dyn Disk>, dir: Option<TempDir>) -> Empty {
-        let log = Log::create(disk, Metadata { node_id: 1, cluster_id: 1 }, OPTIONS).expect("the disk is empty");
+        let log =
+            Log::create(disk, Metadata { node_id: 1, cluster_id: 1, data_dir: 0 }, OPTIONS).expect("the disk is empty");
         Empty { log, _dir: dir }
     }
 

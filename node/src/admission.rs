@@ -26,9 +26,10 @@ const LEASE_TTL_SECONDS_MAX: i64 = 9_000_000_000;
 pub(crate) struct Admitted(Command);
 
 impl Admitted {
-    pub(crate) fn encode(self) -> Bytes {
+    /// The payload of its entry, under the number by which its proposer finds it again.
+    pub(crate) fn encode(self, number: u64) -> Bytes {
         // No policy can be active in this release, so every command is judged under epoch 0.
-        self.0.encode(0)
+        self.0.encode(number, 0)
     }
 }
 

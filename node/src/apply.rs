@@ -250,6 +250,9 @@ impl Applier {
         let attributes = request.member_attributes.unwrap_or_default();
         member.name = attributes.name;
         member.client_urls = attributes.client_urls;
+        if member.data_dir == 0 {
+            member.data_dir = attributes.data_dir;
+        }
         self.members.upsert(member);
         self.writer.sys_put(cluster::MEMBERS_ROW, self.members.to_row());
         Ok(Reply::Empty)

@@ -83,6 +83,14 @@ pub(crate) struct Member {
     pub(crate) peer_urls: Vec<String>,
     pub(crate) client_urls: Vec<String>,
     pub(crate) is_learner: bool,
+    /// The number of the data directory that it started with; 0 before it has started.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) data_dir: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands over a reference")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The member list as of the last applied entry. Cheap to clone; the apply thread alone changes it.

@@ -25,6 +25,8 @@ pub(crate) const TXN_STACK_BYTES: usize = 16 << 20;
 
 /// Tag of `txn` in `InternalRaftRequest`.
 const TXN_TAG: u32 = 6;
+/// What comes before `ID` in `InternalRaftRequest`: tag 1, a varint. prost writes fields in the order of their tags.
+const NUMBER_KEY: u8 = 1 << 3;
 
 /// A change to the replicated state.
 #[derive(Clone, PartialEq, Debug)]
@@ -69,10 +71,11 @@ impl From<prost::DecodeError> for DecodeError {
 }
 
 impl Command {
-    /// The entry's payload. `policy_epoch` is the epoch the command was judged under; 0 while no policy is active.
-    pub(crate) fn encode(self, policy_epoch: u64) -> Bytes {
+    /// The entry's payload. By `number` whoever proposed the command finds it again, 0 being none; `policy_epoch` is the
+    /// epoch the command was judged under, 0 while no policy is active.
+    pub(crate) fn encode(self, number: u64, policy_epoch: u64) -> Bytes {
         let header = (policy_epoch != 0).then(|| RequestHeader { policy_epoch, ..RequestHeader::default() });
-        let mut request = InternalRaftRequest { header, ..InternalRaftRequest::default() };
+        let mut request = InternalRaftRequest { header, id: number, ..InternalRaftRequest::default() };
         match self {
             Command::Put(put) => request.put = Some(put),
             Command::DeleteRange(delete) => request.delete_range = Some(delete),
@@ -122,6 +125,7 @@ impl Command {
 /// The payload's transaction when that is all the payload holds, decoded past the depth that prost allows.
 fn sole_txn(payload: &Bytes) -> Result<Option<TxnRequest>, DecodeError> {
     let mut rest = payload.clone();
+    take_number(&mut rest)?;
     if !rest.has_remaining() {
         return Ok(None);
     }
@@ -134,6 +138,20 @@ fn sole_txn(payload: &Bytes) -> Result<Option<TxnRequest>, DecodeError> {
         return Ok(None);
     }
     decode_txn(body).map(Some)
+}
+
+/// The number that the payload was encoded with, if it was.
+pub(crate) fn number(payload: &Bytes) -> Option<u64> {
+    take_number(&mut payload.clone()).ok().flatten()
+}
+
+/// Takes the number off the front of a payload.
+fn take_number(payload: &mut Bytes) -> Result<Option<u64>, DecodeError> {
+    if payload.first() != Some(&NUMBER_KEY) {
+        return Ok(None);
+    }
+    payload.advance(1);
+    Ok(Some(decode_varint(payload)?))
 }
 
 /// Decodes a transaction nested up to [`TXN_DEPTH_MAX`] deep.
@@ -253,7 +271,7 @@ mod tests {
     fn deep_transactions_survive_the_log() {
         for depth in [1, 2, 49, 50, 51, 127, 300] {
             let command = Command::Txn(nested(depth));
-            let (_, decoded) = Command::decode(command.clone().encode(0)).unwrap();
+            let (_, decoded) = Command::decode(command.clone().encode(9, 0)).unwrap();
             assert_eq!(decoded, command, "nested {depth} deep");
         }
     }
@@ -268,7 +286,7 @@ mod tests {
     #[test]
     fn a_command_with_an_epoch_keeps_it() {
         let put = PutRequest { key: "k".into(), value: "v".into(), ..PutRequest::default() };
-        let (header, command) = Command::decode(Command::Put(put.clone()).encode(7)).unwrap();
+        let (header, command) = Command::decode(Command::Put(put.clone()).encode(0, 7)).unwrap();
         assert_eq!((header.policy_epoch, command), (7, Command::Put(put)));
     }
 
@@ -277,13 +295,13 @@ mod tests {
         #[test]
         fn any_bytes_are_decoded_or_refused(bytes: Vec<u8>) {
             if let Ok((_, command)) = Command::decode(bytes.into()) {
-                drop(command.encode(0));
+                drop(command.encode(0, 0));
             }
         }
 
         #[test]
         fn mutated_commands_are_decoded_or_refused(at: proptest::sample::Index, byte: u8, cut: proptest::sample::Index) {
-            let mut bytes = Command::Txn(nested(9)).encode(5).to_vec();
+            let mut bytes = Command::Txn(nested(9)).encode(0, 5).to_vec();
             let at = at.index(bytes.len());
             bytes[at] = byte;
             bytes.truncate(cut.index(bytes.len()) + 1);
@@ -294,7 +312,7 @@ mod tests {
 
     #[test]
     fn no_bytes_make_the_decoder_panic() {
-        let seed = Command::Txn(nested(3)).encode(0);
+        let seed = Command::Txn(nested(3)).encode(u64::MAX, 0);
         for at in 0..seed.len() {
             for flip in [0x01, 0x80, 0xff] {
                 let mut bytes = seed.to_vec();

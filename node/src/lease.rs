@@ -53,6 +53,8 @@ struct Lessor {
     schedule: BTreeSet<(u64, LeaseId)>,
     /// Granted, renewed from the log or recovered since the last look at the clock.
     unstarted: Vec<LeaseId>,
+    /// The term of leadership that the reckoning belongs to.
+    term: u64,
 }
 
 struct Lease {
@@ -74,6 +76,7 @@ impl Leases {
             leases: HashMap::new(),
             schedule: BTreeSet::new(),
             unstarted: Vec::new(),
+            term: 0,
         })))
     }
 
@@ -151,8 +154,11 @@ impl Leases {
     // ---- the leader's clock
 
     /// Starts the leases that do not run yet, and returns those that have run out and should be revoked, oldest first.
-    pub(crate) fn expire(&self, now_ms: u64) -> Vec<LeaseId> {
+    /// `term` is the one in which this member leads: in a new one every lease starts anew, since another leader may have
+    /// renewed it meanwhile.
+    pub(crate) fn expire(&self, now_ms: u64, term: u64) -> Vec<LeaseId> {
         let mut lessor = self.0.lock();
+        lessor.lead(term);
         for id in std::mem::take(&mut lessor.unstarted) {
             lessor.start(id, now_ms);
         }
@@ -171,8 +177,9 @@ impl Leases {
     }
 
     /// Renews a lease and returns its TTL in seconds; `None` when it is unknown or has run out.
-    pub(crate) fn keep_alive(&self, id: LeaseId, now_ms: u64) -> Option<i64> {
+    pub(crate) fn keep_alive(&self, id: LeaseId, now_ms: u64, term: u64) -> Option<i64> {
         let mut lessor = self.0.lock();
+        lessor.lead(term);
         let lease = lessor.leases.get_mut(&id)?;
         // A lease that ran out stays dead even if its revocation is still on the way: its holder must not go on.
         if lease.expired || lease.expiry_ms.is_some_and(|expiry| expiry <= now_ms) {
@@ -184,8 +191,9 @@ impl Leases {
         Some(ttl)
     }
 
-    pub(crate) fn time_to_live(&self, id: LeaseId, now_ms: u64) -> Option<LeaseInfo> {
-        let lessor = self.0.lock();
+    pub(crate) fn time_to_live(&self, id: LeaseId, now_ms: u64, term: u64) -> Option<LeaseInfo> {
+        let mut lessor = self.0.lock();
+        lessor.lead(term);
         let lease = lessor.leases.get(&id)?;
         Some(LeaseInfo {
             granted_ttl_seconds: lease.ttl_seconds,
@@ -210,6 +218,19 @@ impl Lessor {
         let lease = Lease { ttl_seconds, remaining_ttl_seconds, keys, expiry_ms: None, expired: false };
         self.leases.insert(id, lease);
         self.unstarted.push(id);
+    }
+
+    /// Forgets what was reckoned in another term.
+    fn lead(&mut self, term: u64) {
+        if self.term == term {
+            return;
+        }
+        self.term = term;
+        self.schedule.clear();
+        for lease in self.leases.values_mut() {
+            (lease.expiry_ms, lease.expired) = (None, false);
+        }
+        self.unstarted = self.leases.keys().copied().collect();
     }
 
     /// (Re)starts the lease's time from now.
@@ -263,30 +284,43 @@ mod tests {
     #[test]
     fn a_lease_runs_from_the_first_look_at_the_clock() {
         let leases = granted(5);
-        assert_eq!(leases.expire(100_000), []);
-        assert_eq!(leases.expire(104_999), []);
-        assert_eq!(leases.expire(105_000), [A]);
+        assert_eq!(leases.expire(100_000, 1), []);
+        assert_eq!(leases.expire(104_999, 1), []);
+        assert_eq!(leases.expire(105_000, 1), [A]);
     }
 
     #[test]
     fn a_lost_revocation_is_asked_for_again() {
         let leases = granted(5);
-        leases.expire(0);
-        assert_eq!(leases.expire(5_000), [A]);
-        assert_eq!(leases.expire(5_100), []);
-        assert_eq!(leases.expire(5_000 + REVOKE_RETRY_MS), [A]);
+        leases.expire(0, 1);
+        assert_eq!(leases.expire(5_000, 1), [A]);
+        assert_eq!(leases.expire(5_100, 1), []);
+        assert_eq!(leases.expire(5_000 + REVOKE_RETRY_MS, 1), [A]);
     }
 
     #[test]
     fn a_lease_that_ran_out_is_not_renewed() {
         let leases = granted(5);
-        leases.expire(0);
-        assert_eq!(leases.keep_alive(A, 4_000), Some(5));
-        assert_eq!(leases.expire(8_999), []);
-        assert_eq!(leases.keep_alive(A, 9_000), None);
-        assert_eq!(leases.expire(9_000), [A]);
-        assert_eq!(leases.keep_alive(A, 9_001), None);
-        assert_eq!(leases.time_to_live(A, 9_001).unwrap().remaining_ttl_seconds, 0);
+        leases.expire(0, 1);
+        assert_eq!(leases.keep_alive(A, 4_000, 1), Some(5));
+        assert_eq!(leases.expire(8_999, 1), []);
+        assert_eq!(leases.keep_alive(A, 9_000, 1), None);
+        assert_eq!(leases.expire(9_000, 1), [A]);
+        assert_eq!(leases.keep_alive(A, 9_001, 1), None);
+        assert_eq!(leases.time_to_live(A, 9_001, 1).unwrap().remaining_ttl_seconds, 0);
+    }
+
+    #[test]
+    fn a_later_term_starts_every_lease_anew() {
+        let leases = granted(5);
+        leases.expire(0, 1);
+        assert_eq!(leases.expire(5_000, 1), [A]);
+        // Another member led meanwhile and renewed it.
+        assert_eq!(leases.expire(60_000, 3), []);
+        assert_eq!(leases.time_to_live(A, 60_000, 3).unwrap().remaining_ttl_seconds, 5);
+        assert_eq!(leases.expire(65_000, 3), [A]);
+        assert_eq!(leases.keep_alive(A, 65_000, 3), None);
+        assert_eq!(leases.keep_alive(A, 65_000, 4), Some(5));
     }
 
     #[test]
@@ -309,9 +343,9 @@ mod tests {
         let again = Leases::new(2);
         assert!(again.recover_row(&row.name, row.value.as_deref().unwrap()));
         assert!(!again.recover_row(b"members", b"[]"));
-        again.expire(0);
-        assert_eq!(again.time_to_live(A, 0).unwrap().remaining_ttl_seconds, 30);
-        assert_eq!(again.time_to_live(A, 0).unwrap().granted_ttl_seconds, 2);
+        again.expire(0, 1);
+        assert_eq!(again.time_to_live(A, 0, 1).unwrap().remaining_ttl_seconds, 30);
+        assert_eq!(again.time_to_live(A, 0, 1).unwrap().granted_ttl_seconds, 2);
     }
 
     #[test]

@@ -27,6 +27,7 @@ pub(crate) mod refusal;
 
 pub(crate) mod consensus;
 pub mod log;
+pub(crate) mod transport;
 
 pub(crate) mod alarm;
 pub(crate) mod apply;

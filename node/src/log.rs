@@ -89,6 +89,9 @@ pub struct SnapshotMark {
 pub struct Metadata {
     pub node_id: u64,
     pub cluster_id: u64,
+    /// A number unlike that of any other data directory, so that a member whose directory was lost is not taken for the one
+    /// that was. 0 in a log that has none, such as etcd's.
+    pub data_dir: u64,
 }
 
 #[derive(Clone, Copy, Debug)]

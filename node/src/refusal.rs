@@ -38,6 +38,7 @@ pub(crate) enum Refusal {
     LeaderChanged,
     NotLeader,
     BadLeaderTransferee,
+    TransferTimeout,
     Timeout,
     Stopped,
 

@@ -20,6 +20,7 @@ mod frame;
 mod grpc;
 mod health;
 mod kv;
+pub(crate) mod leader;
 mod lease;
 mod listen;
 mod maintenance;
@@ -47,6 +48,7 @@ use crate::lease::Leases;
 use crate::maintenance::Upkeep;
 use crate::mvcc::{ReadError, Store};
 use crate::refusal::Refusal;
+use crate::transport::Peers;
 use crate::watch::Hub;
 
 pub(crate) use self::listen::bind;
@@ -70,6 +72,10 @@ pub(crate) struct Node {
     pub(crate) watch: Hub,
     pub(crate) upkeep: Upkeep,
     pub(crate) gate: Gate,
+    pub(crate) peers: Peers,
+    pub(crate) questions: leader::Questions,
+    /// How long a request may take that waits for other members.
+    pub(crate) patience: Duration,
     /// Where this process' monotonic time starts.
     pub(crate) started: Instant,
 }

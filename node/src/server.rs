@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use kuorum_proto::membershippb::{Attributes, ClusterMemberAttrSetRequest};
 
 use crate::admission::{self, Gate, space};
@@ -19,6 +19,7 @@ use crate::consensus::answers::{Delivery, PostOffice};
 use crate::consensus::driver::{self, Driver};
 use crate::consensus::handle::Shared;
 use crate::consensus::inbox::Inbox;
+use crate::consensus::inlet::Inlet;
 use crate::consensus::tail::Tail;
 use crate::consensus::{self, runner};
 use crate::lease::{self, Leases};
@@ -26,12 +27,22 @@ use crate::maintenance::{self, Upkeep, clock, disk};
 use crate::mvcc::Store;
 use crate::mvcc::revision::Revision;
 use crate::policy::compaction::{Mode, Schedule};
+use crate::refusal::Refusal;
+use crate::transport::Peers;
 use crate::{alarm, apply, cluster, metrics, rpc, watch};
 use data_dir::DataDir;
 
 /// How long a start may wait for this member to lead and to apply what its log holds, before it says so and goes on
 /// waiting. Not a bound on the start itself: a long log takes the time it takes.
 const START_REMINDER: Duration = Duration::from_secs(10);
+/// Pause before a member that could not introduce itself tries again.
+const INTRODUCTION_PAUSE: Duration = Duration::from_millis(100);
+/// How long a member waits for its cluster before it lets clients in all the same (etcd: --wait-cluster-ready-timeout).
+const READY_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a leader that stops waits for another to lead.
+const HAND_OVER_PATIENCE: Duration = Duration::from_millis(500);
+/// How long a request waits for other members, beside two election timeouts (etcd: ReqTimeout).
+const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a stop waits for work on the disk that is under way, such as a compaction. Cut short it is taken up again
 /// at the next start.
 const DISK_STOP_GRACE: Duration = Duration::from_millis(500);
@@ -57,9 +68,11 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     let started = Instant::now();
     let listeners = rpc::bind(&config.listen)?;
     let data = DataDir::open(config)?;
+    let number = data.number;
     let member = Running::start(config, data, started)?;
-    introduce(config, &member.node)?;
     let serving = rpc::serve(Arc::clone(&member.node), listeners, member.office.clone(), &config.into())?;
+    introduce(config, number, &member.node);
+    serving.open();
     crate::info!("ready to serve client requests");
     for address in serving.client_addresses() {
         crate::info!(
@@ -70,6 +83,7 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     }
     let signal = serving.wait_for_signal()?;
     crate::info!("received signal; shutting down", signal = signal);
+    hand_over(&member.node);
     serving.stop();
     member.stop()?;
     crate::info!("stopped");
@@ -117,11 +131,13 @@ struct Base {
     gate: Gate,
     leases: Leases,
     alarms: Alarms,
+    questions: rpc::leader::Questions,
+    peers: Peers,
 }
 
 impl Base {
     fn new(config: &Config, data: &DataDir) -> anyhow::Result<Base> {
-        let shared = Arc::new(Shared::new(data.applied.index));
+        let shared = Arc::new(Shared::new(data.applied.index, rand::random()));
         let inbox = Arc::new(Inbox::new());
         let room = space::Room::default();
         let sizes = space::Sizes::default();
@@ -132,6 +148,10 @@ impl Base {
             quota_bytes: config.limits.quota_bytes,
         };
         let (leases, alarms) = recover(config, &data.store)?;
+        let questions = rpc::leader::Questions::new();
+        let inlet = Arc::new(Inlet::new(Arc::clone(&inbox), Arc::new(questions.clone())));
+        let peers = Peers::new(data.identity, data.number, data.members.clone(), inlet);
+        peers.set_members(&data.members.list())?;
         Ok(Base {
             facts: Arc::new(Facts::new(data.identity.cluster_id, data.identity.member_id)),
             office: PostOffice::new(rpc::shards()),
@@ -144,6 +164,8 @@ impl Base {
             limits,
             leases,
             alarms,
+            questions,
+            peers,
         })
     }
 }
@@ -162,7 +184,7 @@ fn start_metrics(config: &Config, identity: &cluster::Identity) {
 impl Running {
     fn start(config: &Config, data: DataDir, started: Instant) -> anyhow::Result<Running> {
         start_metrics(config, &data.identity);
-        let Base { facts, office, shared, inbox, handle, room, sizes, limits, gate, leases, alarms } =
+        let Base { facts, office, shared, inbox, handle, room, sizes, limits, gate, leases, alarms, questions, peers } =
             Base::new(config, &data)?;
         let (stop, stopped) = crossbeam_channel::bounded(0);
         let (jobs, disk_jobs) = crossbeam_channel::bounded(maintenance::JOBS_MAX);
@@ -190,6 +212,7 @@ impl Running {
             delivery: Delivery::new(office.clone()),
             shared,
             facts: Arc::clone(&facts),
+            peers: peers.clone(),
             tick: config.raft.heartbeat_interval,
             room: room.clone(),
             durability,
@@ -216,19 +239,14 @@ impl Running {
             compacted,
             compaction_pause: config.compaction.pause,
         })?;
-        let node = Arc::new(rpc::Node {
-            limits,
-            facts,
-            consensus: handle,
-            store: data.store,
-            leases,
-            alarms,
-            members: data.members,
-            watch: hub,
-            upkeep,
-            gate,
-            started,
-        });
+        let patience = REQUEST_PATIENCE + 2 * config.raft.election_timeout;
+        let (consensus, store, members, watch_hub) = (handle, data.store, data.members, hub);
+        #[rustfmt::skip]
+        let node = rpc::Node {
+            limits, facts, consensus, store, leases, alarms, members, watch: watch_hub, upkeep, gate, peers, questions,
+            patience, started,
+        };
+        let node = Arc::new(node);
         Ok(Running { node, office, raft, apply_queue, apply, watch, clock, disk, stop, _lock: data.lock })
     }
 
@@ -238,6 +256,7 @@ impl Running {
         drop(self.stop);
         join(self.clock);
         self.raft.stop();
+        self.node.peers.stop();
         self.apply_queue.push(apply::Task::Stop);
         join(self.apply);
         self.watch.stop();
@@ -302,25 +321,59 @@ fn driver(
         catch_up_entries: config.raft.catch_up_entries,
         applied,
         boot_nonce: rand::random(),
+        early_first_election: config.raft.initial_election_tick_advance,
+        seed: rand::random(),
     };
     Driver::new(tail, options).map_err(anyhow::Error::msg)
 }
 
-/// Tells the cluster this member's name and client URLs, and so waits until it leads and has applied its log.
-fn introduce(config: &Config, node: &rpc::Node) -> anyhow::Result<()> {
+/// Tells the cluster this member's name and client URLs, and so waits until there is a leader and this member has applied
+/// its log. After [`READY_PATIENCE`] clients are let in all the same, as in etcd, and the cluster is told when it can be.
+fn introduce(config: &Config, data_dir: u64, node: &Arc<rpc::Node>) {
     let client_urls = config.cluster.advertise_client_urls.iter().map(|url| url.text().to_owned()).collect();
     let request = ClusterMemberAttrSetRequest {
         member_id: node.facts.member_id.0,
-        member_attributes: Some(Attributes { name: config.member.name.clone(), client_urls }),
+        member_attributes: Some(Attributes { name: config.member.name.clone(), client_urls, data_dir }),
     };
-    loop {
-        let command = Gate::member_attributes(request.clone());
-        match node.consensus.propose_and_wait(command, START_REMINDER) {
-            Ok(_) => return Ok(()),
-            Err(refusal) => {
-                crate::info!("still bringing the store up to date with the log", state = refusal.to_string())
+    let (done, is_done) = crossbeam_channel::bounded::<()>(1);
+    let alone = node.members.list().len() == 1;
+    let introduction = {
+        let node = Arc::clone(node);
+        move || {
+            while let Err(refusal) =
+                node.consensus.propose_and_wait(Gate::member_attributes(request.clone()), START_REMINDER)
+            {
+                if refusal == Refusal::Stopped {
+                    return;
+                }
+                crate::info!("still bringing the store up to date with the log", state = refusal.to_string());
+                std::thread::sleep(INTRODUCTION_PAUSE);
             }
+            // Nobody waits any more after a slow start.
+            done.send(()).ok();
         }
+    };
+    if alone {
+        return introduction();
+    }
+    let thread = std::thread::Builder::new().name("introduce".into()).spawn(introduction);
+    if let Err(error) = thread {
+        crate::fatal!("the system gives no thread", error = error.to_string());
+    }
+    if is_done.recv_timeout(READY_PATIENCE) == Err(RecvTimeoutError::Timeout) {
+        crate::warn!("timed out waiting for the ready notification", timeout = READY_PATIENCE);
+    }
+}
+
+/// Leaves leadership to another member, so that the cluster need not miss this one for an election timeout.
+fn hand_over(node: &rpc::Node) {
+    let others = node.members.list().iter().any(|member| member.id != node.facts.member_id && !member.is_learner);
+    if !others || !node.consensus.status().is_leader {
+        return;
+    }
+    match node.consensus.transfer_and_wait(None, HAND_OVER_PATIENCE) {
+        Ok(_) => crate::info!("leadership transfer succeeded"),
+        Err(refusal) => crate::warn!("leadership transfer failed", error = refusal.to_string()),
     }
 }
 

@@ -25,7 +25,7 @@ fn walcheck(args: &[&str]) -> String {
 
 /// Our reading, in the words of `walcheck read`.
 fn describe(recovered: &Recovered) -> String {
-    let (Metadata { node_id, cluster_id }, HardState { term, vote, commit }) =
+    let (Metadata { node_id, cluster_id, .. }, HardState { term, vote, commit }) =
         (recovered.metadata, recovered.hard_state);
     let voters: Vec<String> = recovered.snapshot.voters.iter().map(u64::to_string).collect();
     let mut out = format!("metadata {node_id} {cluster_id}\n");
@@ -71,7 +71,7 @@ fn append_life(log: &mut Log, first: u64, base_term: u64) {
 fn etcd_reads_our_log() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("wal");
-    let metadata = Metadata { node_id: u64::MAX - 5, cluster_id: 12 };
+    let metadata = Metadata { node_id: u64::MAX - 5, cluster_id: 12, data_dir: u64::MAX };
     let mut log = Log::create(Arc::new(FileDisk::open(&path).unwrap()), metadata, OPTIONS).unwrap();
     append_life(&mut log, 1, 1);
     drop(log);

@@ -217,7 +217,7 @@ mod tests {
     }
 
     fn committed(index: u64, command: Command, waiter: Waiter) -> Committed {
-        let entry = LogEntry { term: 1, index, kind: EntryKind::Normal, data: command.encode(0) };
+        let entry = LogEntry { term: 1, index, kind: EntryKind::Normal, data: command.encode(0, 0) };
         Committed { entry, waiter }
     }
 
@@ -246,7 +246,7 @@ mod tests {
             stream_bytes_max: 1 << 20,
         };
         let (_hub, feed, watching) = watch::start(store.clone(), facts, options, Instant::now()).unwrap();
-        let shared = Arc::new(Shared::new(0));
+        let shared = Arc::new(Shared::new(0, 0));
         let (compactions, to_compact) = bounded(1);
         let parts = Parts {
             applier: Applier::new(writer, Leases::new(1), Alarms::default(), Members::new(Vec::new())),

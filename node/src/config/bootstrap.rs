@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::ConfigError;
 use super::settings::{self, Settings};
 use super::url::{self, Url};
 use super::validate::{refuse_tls, refused};
-use super::{ConfigError, flags};
 
 pub(super) fn initial_cluster(
     settings: &Settings,
@@ -23,13 +23,6 @@ pub(super) fn initial_cluster(
     check_own_urls(name, own, advertised)?;
     if has_duplicate(&cluster) {
         return Err(refused(format!("initial cluster {} has duplicate url", written(&cluster))));
-    }
-    if cluster.len() > 1 {
-        let names = cluster.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        return Err(refused(format!(
-            "--initial-cluster names {names}, but {}; name {name:?} alone",
-            flags::NO_CLUSTER
-        )));
     }
     for urls in cluster.values() {
         refuse_tls("initial-cluster", urls)?;

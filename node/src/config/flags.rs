@@ -96,18 +96,17 @@ pub fn refused_flags() -> Vec<(&'static str, &'static str)> {
 
 pub(super) const NO_TLS: &str = "TLS is not available in this release";
 pub(super) const NO_DISCOVERY: &str = "discovery is not available in this release";
-pub(super) const NO_CLUSTER: &str = "more than one member is not available in this release";
+const NO_JOIN: &str = "joining a running cluster is not available in this release";
 pub(super) const NO_UNIX: &str = "listening on a unix socket is not available in this release";
 pub(super) const NO_JWT: &str = "JWT tokens are not available in this release";
 pub(super) const NO_JOURNAL: &str = "logging to the journal is not available in this release";
 const NO_PROFILES: &str = "profiling over HTTP is not available in this release";
 
 /// Single values of flags that work otherwise; `validate` holds the checks.
-const REFUSED_VALUES: [(&str, &str); 6] = [
+const REFUSED_VALUES: [(&str, &str); 5] = [
     ("https:// and unixs:// URLs", NO_TLS),
     ("unix:// in listen URLs", NO_UNIX),
-    ("initial-cluster with several names", NO_CLUSTER),
-    ("initial-cluster-state=existing without data", NO_CLUSTER),
+    ("initial-cluster-state=existing without data", NO_JOIN),
     ("auth-token=jwt,...", NO_JWT),
     ("log-outputs=systemd/journal", NO_JOURNAL),
 ];
@@ -147,8 +146,8 @@ const MEMBER: &[Flag] = &[
     works("snapshot-count", Unsigned, "10000", "Applied entries after which the Raft log is cut."),
     works("heartbeat-interval", Unsigned, "100", "Milliseconds between heartbeats."),
     works("election-timeout", Unsigned, "1000", "Milliseconds without a leader before an election; at least 5 heartbeats, at most 50000."),
-    idle("initial-election-tick-advance", Bool, "true", "a lone member elects itself at once"),
-    works("listen-peer-urls", Urls, "http://localhost:2380", "URLs to listen on for other members; one member serves /members and /version there."),
+    works("initial-election-tick-advance", Bool, "true", "Let the first election come soon after the start, not a whole election timeout later."),
+    works("listen-peer-urls", Urls, "http://localhost:2380", "URLs to listen on for other members, which also find /members and /version there."),
     works("listen-client-urls", Urls, "http://localhost:2379", "URLs to listen on for clients: gRPC, and HTTP unless --listen-client-http-urls is set."),
     works("listen-client-http-urls", Urls, "", "URLs to listen on for HTTP clients alone; gRPC URLs then serve no HTTP."),
     idle("max-snapshots", Unsigned, "5", NO_SNAPSHOT_FILES),
@@ -175,7 +174,7 @@ const MEMBER: &[Flag] = &[
 #[rustfmt::skip]
 const CLUSTERING: &[Flag] = &[
     works("initial-advertise-peer-urls", Urls, "http://localhost:2380", "This member's peer URLs as other members see them."),
-    works("initial-cluster", Text, "default=http://localhost:2380", "Name and peer URLs of every member at the first start; exactly one member in this release."),
+    works("initial-cluster", Text, "default=http://localhost:2380", "Name and peer URLs of every member at the first start."),
     works("initial-cluster-state", OneOf(&["new", "existing"]), "new", "'new' at the first start of a cluster; 'existing' without data is refused in this release."),
     works("initial-cluster-token", Text, "etcd-cluster", "Keeps clusters apart that were started from the same description."),
     works("advertise-client-urls", Urls, "http://localhost:2379", "This member's client URLs as clients see them; required with --listen-client-urls."),

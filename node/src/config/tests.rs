@@ -259,11 +259,6 @@ fn single_values_this_release_lacks_are_refused() {
             "--listen-client-urls has unix://a:1, but listening on a unix socket is not available in this release; use http://",
         ),
         (
-            &["--initial-cluster=default=http://localhost:2380,b=http://127.0.0.1:2390"],
-            "--initial-cluster names b, default, but more than one member is not available in this release; \
-             name \"default\" alone",
-        ),
-        (
             &["--auth-token=jwt,pub-key=a"],
             "--auth-token is \"jwt,pub-key=a\", but JWT tokens are not available in this release; use simple",
         ),

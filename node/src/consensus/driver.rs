@@ -1,27 +1,33 @@
 //! The consensus driver: owns the Raft state machine; events in, effects out.
 //!
 //! Synchronous and free of I/O, clocks and randomness (the election jitter comes from the seed it is given), so that a
-//! simulated run replays. Its callers are the runner, and later the simulation.
+//! simulated run replays. Its callers are the runner and the simulation. [`super::proposals`] and [`super::read_index`]
+//! are parts of it.
 //!
 //! What it holds to:
-//! - a read-index context is used once (member, boot nonce, counter): a resent one could be answered by an older round
-//!   (etcd#20418);
-//! - a read waits while there is no leader or the leader has not committed in its term; `raft` would drop it silently;
+//! - what vouches for the log (votes, acknowledged appends) leaves only once the log is durable; heartbeats, reads and a
+//!   leader's own appends never wait for a disk;
+//! - a leader whose disk stands still for an election timeout hands leadership over: it could answer nobody;
 //! - the backlog between commit and apply is bounded; past it proposals are refused, as etcd refuses them;
-//! - whoever waits is always answered: applied, replaced by another leader's entry, or out of time.
+//! - whoever waits is always answered: applied, replaced by another leader's entry, or out of time;
+//! - a message that raft would die of is never given to it.
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
+use bytes::Bytes;
 use raft::eraftpb::{Entry, Message, MessageType};
-use raft::{Config, RawNode, ReadOnlyOption, ReadState, Ready, StateRole, Storage};
+use raft::{Config, RawNode, ReadOnlyOption, Ready, StateRole, Storage};
 use slog::{Discard, Logger, o};
 
+use crate::apply::Reply;
 use crate::consensus::answers::Waiter;
 use crate::consensus::effects::{Append, Committed, Effects, Release};
 use crate::consensus::event::Event;
+use crate::consensus::proposals::{Declined, Place, Proposal, Proposals};
+use crate::consensus::read_index::Reads;
 use crate::consensus::tail::Tail;
 use crate::log::{HardState, LogEntry, SnapshotMark};
 use crate::refusal::Refusal;
@@ -41,12 +47,17 @@ const TAIL_BYTES_MAX: u64 = 128 << 20;
 /// Ticks after which an unanswered read-index round is asked anew (etcd: 500 ms).
 const READ_RETRY_MS: u64 = 500;
 
+/// Ticks a member that has just started waits less than others for a leader (etcd: --initial-election-tick-advance).
+const FIRST_ELECTION_TICKS: u64 = 2;
+
 /// What the driver is told at start.
 pub(crate) struct Options {
     pub(crate) member_id: u64,
     pub(crate) tick_ms: u64,
     pub(crate) election_ticks: u64,
     pub(crate) pre_vote: bool,
+    /// Whether the first election need not wait a whole election timeout.
+    pub(crate) early_first_election: bool,
     /// Log entries applied since the last release after which the store is made durable and the head released.
     pub(crate) snapshot_entries: u64,
     /// Entries kept behind the release point for members that lag a little.
@@ -55,49 +66,57 @@ pub(crate) struct Options {
     pub(crate) applied: u64,
     /// Unlike in any earlier run of this member, so that read contexts never repeat.
     pub(crate) boot_nonce: u64,
+    /// Of the election jitter.
+    pub(crate) seed: u64,
 }
 
 pub(crate) struct Driver {
     node: RawNode<Tail>,
     options: Options,
     now_ticks: u64,
-    proposals: VecDeque<Proposal>,
+    proposals: Proposals,
     reads: Reads,
     appends: Appends,
+    jitter: Jitter,
+    transfer: Option<Transfer>,
+    /// Term, leader and role at the last look.
+    seen: (u64, u64, StateRole),
     /// Index of the last release asked for, so that it is asked once.
     release_asked: u64,
+    /// Index of the last entry handed on as committed. Raft's own commit index runs ahead of it.
+    handed_on: u64,
     effects: Effects,
-}
-
-/// A proposal of this member that is in the log and not yet committed.
-struct Proposal {
-    index: u64,
-    term: u64,
-    waiter: Waiter,
-    expires_ticks: u64,
-}
-
-/// Reads that wait for a leader's word.
-#[derive(Default)]
-struct Reads {
-    /// Not yet asked for; with the tick at which each gives up.
-    new: Vec<(Waiter, u64)>,
-    /// Asked for, by the counter in the context.
-    asked: BTreeMap<u64, Round>,
-    counter: u64,
-}
-
-struct Round {
-    waiters: Vec<(Waiter, u64)>,
-    retry_ticks: u64,
 }
 
 /// What is on its way to the log.
 #[derive(Default)]
 struct Appends {
-    outstanding: VecDeque<u64>,
+    /// Number of each, and the tick at which it was given out.
+    outstanding: VecDeque<(u64, u64)>,
+    /// Messages that vouch for an append, and its number.
+    vouching: VecDeque<(u64, Message)>,
     /// A newer commit index that no append has carried yet. It alone is not worth a write: a restart finds it again.
     commit_unsaved: Option<HardState>,
+}
+
+/// Where the election jitter comes from, in place of raft's own random numbers.
+struct Jitter {
+    state: u64,
+    /// Term, leader and role that the timeout in force was drawn for.
+    drawn_for: Option<(u64, u64, StateRole)>,
+}
+
+/// Leadership on its way to another member.
+struct Transfer {
+    waiter: Waiter,
+    expires_ticks: u64,
+}
+
+/// A command and who gets to know what becomes of it.
+enum Offer {
+    Here(Proposal, u64),
+    There { from: u64, number: u64, data: Bytes },
+    Nobody(Bytes),
 }
 
 /// The raft thread's view, for whoever asks.
@@ -154,28 +173,42 @@ impl Driver {
         if alone {
             // Nobody else can vote: there is nothing to wait an election timeout for.
             node.campaign().map_err(|error| error.to_string())?;
+        } else if options.early_first_election && options.pre_vote {
+            // Harmless where there is a leader: who hears from one grants no vote that is asked for in advance.
+            node.raft.election_elapsed = ticks(options.election_ticks.saturating_sub(FIRST_ELECTION_TICKS));
         }
-        Ok(Driver {
+        let jitter = Jitter { state: options.seed, drawn_for: None };
+        let mut driver = Driver {
             node,
             options,
             now_ticks: 0,
-            proposals: VecDeque::new(),
+            proposals: Proposals::default(),
             reads: Reads::default(),
             appends: Appends::default(),
+            jitter,
+            transfer: None,
+            seen: (0, 0, StateRole::Follower),
             release_asked,
+            handed_on: release_asked,
             effects: Effects::default(),
-        })
+        };
+        driver.draw_election_timeout();
+        Ok(driver)
     }
 
     /// Time passes by one tick: elections, heartbeats, and requests that run out of time.
     pub(crate) fn tick(&mut self) {
         self.now_ticks += 1;
         self.node.tick();
-        while self.proposals.front().is_some_and(|first| first.expires_ticks <= self.now_ticks) {
-            let late = self.proposals.pop_front().expect("looked at above");
-            self.effects.fail_proposal(late.waiter, Refusal::Timeout);
+        self.draw_election_timeout();
+        self.proposals.expire(self.now_ticks, &mut self.effects);
+        self.reads.expire(self.now_ticks, self.node.raft.leader_id != 0, &mut self.effects);
+        self.ask_reads();
+        self.hand_over_if_disk_stands_still();
+        self.let_go_of_held();
+        if let Some(late) = self.transfer.take_if(|transfer| transfer.expires_ticks <= self.now_ticks) {
+            self.effects.answers.push((late.waiter, Err(Refusal::TransferTimeout)));
         }
-        self.retry_reads();
     }
 
     /// Takes in one round of events. `applied` is how far the apply thread has come.
@@ -183,35 +216,53 @@ impl Driver {
         if applied > self.node.raft.raft_log.applied {
             self.node.advance_apply_to(applied);
         }
-        let mut proposed = Vec::new();
+        let mut offers = Vec::new();
         for event in events.drain(..) {
             match event {
-                Event::Propose { data, waiter } => proposed.push((data, waiter)),
-                Event::Read { waiter } => {
-                    let expires = self.now_ticks + self.request_ticks();
-                    self.reads.new.push((waiter, expires));
+                Event::Propose(proposal) => offers.push(Offer::Here(proposal, self.now_ticks + self.request_ticks())),
+                Event::ProposeInTerm { data, term } => {
+                    if self.leads() && self.node.raft.term == term {
+                        offers.push(Offer::Nobody(data));
+                    }
                 }
+                Event::Forwarded { from, entries } => {
+                    offers.extend(entries.into_iter().map(|(number, data)| Offer::There { from, number, data }));
+                }
+                Event::Judged(verdict) => {
+                    self.proposals.judged(&verdict, self.handed_on, &mut self.effects);
+                }
+                Event::Read { waiter } => self.reads.add(waiter, self.now_ticks + self.request_ticks()),
                 Event::Persisted { number } => self.persisted(number),
                 Event::StoreDurable { index } => self.release(index),
+                Event::Message(message) => self.step(*message),
+                Event::Lost { member } => self.node.report_unreachable(member),
+                Event::Transfer { to, waiter } => self.transfer_leader(to, waiter),
                 Event::Stop => self.refuse_all(&Refusal::Stopped),
             }
         }
-        self.propose(proposed);
+        self.propose(offers);
         self.ask_reads();
     }
 
     /// What has to happen now. To be called until it returns nothing that changes the driver again.
     pub(crate) fn effects(&mut self) -> Effects {
-        while self.node.has_ready() {
-            let ready = self.node.ready();
-            self.take_ready(ready);
+        loop {
+            while self.node.has_ready() {
+                let ready = self.node.ready();
+                self.take_ready(ready);
+            }
+            self.notice_leader();
+            self.ask_reads();
+            if !self.node.has_ready() {
+                break;
+            }
         }
         std::mem::take(&mut self.effects)
     }
 
     /// Proposals of this member in the log that are not committed yet.
     pub(crate) fn pending(&self) -> u64 {
-        self.proposals.len() as u64
+        self.proposals.pending()
     }
 
     pub(crate) fn standing(&self) -> Standing {
@@ -250,107 +301,208 @@ impl Driver {
         5_000 / self.options.tick_ms + 2 * self.options.election_ticks
     }
 
-    fn propose(&mut self, proposed: Vec<(bytes::Bytes, Waiter)>) {
-        if proposed.is_empty() {
+    fn leads(&self) -> bool {
+        self.node.raft.state == StateRole::Leader
+    }
+
+    /// The member to ask, when it is another.
+    fn other_leader(&self) -> Option<u64> {
+        let leader = self.node.raft.leader_id;
+        (leader != 0 && leader != self.options.member_id).then_some(leader)
+    }
+
+    fn propose(&mut self, offers: Vec<Offer>) {
+        if offers.is_empty() {
             return;
         }
-        if self.node.raft.state != StateRole::Leader {
-            for (_, waiter) in proposed {
-                self.effects.fail_proposal(waiter, Refusal::NoLeader);
-            }
-            return;
+        let raft = &self.node.raft;
+        if !self.leads() || raft.lead_transferee.is_some() {
+            return self.decline(offers, Declined::NotLeader);
         }
-        let log = &self.node.raft.raft_log;
-        if log.committed - log.applied > BACKLOG_ENTRIES_MAX {
-            // Never proposed, so no failed proposal either, as in etcd.
-            let refused = proposed.into_iter().map(|(_, waiter)| (waiter, Err(Refusal::TooManyRequests)));
-            self.effects.answers.extend(refused);
-            return;
+        if raft.raft_log.committed - raft.raft_log.applied > BACKLOG_ENTRIES_MAX {
+            return self.decline(offers, Declined::TooManyRequests);
         }
 
         let mut message = Message::default();
         message.set_msg_type(MessageType::MsgPropose);
         message.from = self.options.member_id;
-        let mut waiters = Vec::with_capacity(proposed.len());
-        for (data, waiter) in proposed {
+        for offer in &offers {
+            let (Offer::Here(Proposal { data, .. }, _) | Offer::There { data, .. } | Offer::Nobody(data)) = offer;
             let mut entry = Entry::default();
-            entry.set_data(data);
+            entry.set_data(data.clone());
             message.entries.push(entry);
-            waiters.push(waiter);
         }
-        let before = self.node.raft.raft_log.last_index();
-        match self.node.step(message) {
-            Ok(()) => {
-                // Of an earlier term of this member's, and cut off the log since.
-                while let Some(cut) = self.proposals.pop_back_if(|last| last.index > before) {
-                    self.effects.fail_proposal(cut.waiter, Refusal::LeaderChanged);
+        let before = raft.raft_log.last_index();
+        let term = raft.term;
+        if self.node.step(message).is_err() {
+            // Too much is uncommitted: nothing of the batch is in the log.
+            self.effects.proposals_failed +=
+                offers.iter().filter(|offer| matches!(offer, Offer::Here(..))).count() as u64;
+            return self.decline(offers, Declined::TooManyRequests);
+        }
+        for (index, offer) in (before + 1..).zip(offers) {
+            let place = Place { index, term };
+            match offer {
+                Offer::Here(proposal, expires_ticks) => {
+                    self.proposals.place(place, proposal.waiter, expires_ticks, &mut self.effects);
                 }
-                let term = self.node.raft.term;
-                let expires_ticks = self.now_ticks + self.request_ticks();
-                let placed = (before + 1..).zip(waiters);
-                self.proposals.extend(placed.map(|(index, waiter)| Proposal { index, term, waiter, expires_ticks }));
+                Offer::There { from, number, .. } => self.effects.judge(from, number, Ok(place)),
+                Offer::Nobody(_) => {}
             }
-            // Too much is uncommitted, or leadership is being handed over: nothing of the batch is in the log.
-            Err(_) => {
-                for waiter in waiters {
-                    self.effects.fail_proposal(waiter, Refusal::TooManyRequests);
+        }
+    }
+
+    /// None of these went into this member's log.
+    fn decline(&mut self, offers: Vec<Offer>, declined: Declined) {
+        let leader = self.other_leader();
+        let mut elsewhere = Vec::new();
+        for offer in offers {
+            match (offer, declined) {
+                (Offer::Here(proposal, expires_ticks), Declined::NotLeader) => {
+                    elsewhere.push((proposal, expires_ticks))
                 }
+                (Offer::Here(proposal, _), Declined::TooManyRequests) => {
+                    // Never proposed, so no failed proposal either, as in etcd.
+                    self.effects.answers.push((proposal.waiter, Err(Refusal::TooManyRequests)));
+                }
+                (Offer::There { from, number, .. }, _) => self.effects.judge(from, number, Err(declined)),
+                (Offer::Nobody(_), _) => {}
             }
+        }
+        self.proposals.send(leader, elsewhere, &mut self.effects);
+    }
+
+    /// Proposals that waited for a leader, once there is one.
+    fn let_go_of_held(&mut self) {
+        if let Some(leader) = self.other_leader() {
+            self.proposals.send_held(leader, &mut self.effects);
+        } else if self.leads() && self.node.raft.lead_transferee.is_none() {
+            let held = self.proposals.take_held();
+            self.propose(held.into_iter().map(|(proposal, expires)| Offer::Here(proposal, expires)).collect());
         }
     }
 
     fn ask_reads(&mut self) {
-        if self.reads.new.is_empty() {
-            return;
-        }
         let raft = &self.node.raft;
-        let can_ask = raft.state == StateRole::Leader && raft.commit_to_current_term();
+        let can_ask = if self.leads() { raft.commit_to_current_term() } else { raft.leader_id != 0 };
         if !can_ask {
             return;
         }
-        self.reads.counter += 1;
-        let counter = self.reads.counter;
-        let waiters = std::mem::take(&mut self.reads.new);
         let retry_ticks = self.now_ticks + (READ_RETRY_MS / self.options.tick_ms).max(1);
-        self.reads.asked.insert(counter, Round { waiters, retry_ticks });
+        let Some(counter) = self.reads.begin(self.is_alone(), retry_ticks) else { return };
         let context = [self.options.member_id, self.options.boot_nonce, counter];
         self.node.read_index(context.iter().flat_map(|part| part.to_be_bytes()).collect());
     }
 
-    fn retry_reads(&mut self) {
-        let now = self.now_ticks;
-        let late: Vec<u64> = self
-            .reads
-            .asked
-            .iter()
-            .filter(|(_, round)| round.retry_ticks <= now)
-            .map(|(counter, _)| *counter)
-            .collect();
-        self.effects.reads_slow += late.len() as u64;
-        for counter in late {
-            let round = self.reads.asked.remove(&counter).expect("listed above");
-            self.reads.new.extend(round.waiters);
+    /// Starts over what hung on the leader, when that has changed.
+    fn notice_leader(&mut self) {
+        let raft = &self.node.raft;
+        let now = (raft.term, raft.leader_id, raft.state);
+        if now == self.seen {
+            return;
         }
-        let no_leader = self.node.raft.leader_id == 0;
-        let (expired, waiting) =
-            std::mem::take(&mut self.reads.new).into_iter().partition(|(_, expires)| *expires <= now);
-        self.reads.new = waiting;
-        let expired: Vec<(Waiter, u64)> = expired;
-        self.effects.reads_failed += expired.len() as u64;
-        let refusal = if no_leader { Refusal::NoLeader } else { Refusal::Timeout };
-        self.effects.answers.extend(expired.into_iter().map(|(waiter, _)| (waiter, Err(refusal.clone()))));
-        self.ask_reads();
+        self.seen = now;
+        self.reads.restart();
+        if self.other_leader().is_some()
+            && let Some(done) = self.transfer.take()
+        {
+            self.effects.answers.push((done.waiter, Ok(Reply::Empty)));
+        }
+        self.let_go_of_held();
     }
 
-    fn answer_reads(&mut self, states: Vec<ReadState>) {
-        for state in states {
-            let Some(counter) = state.request_ctx.last_chunk::<8>().map(|bytes| u64::from_be_bytes(*bytes)) else {
-                continue;
-            };
-            // A round that was given up and asked anew: its waiters are with the newer context.
-            let Some(round) = self.reads.asked.remove(&counter) else { continue };
-            self.effects.reads.extend(round.waiters.into_iter().map(|(waiter, _)| (state.index, waiter)));
+    /// Gives raft a message, unless raft would die of it.
+    fn step(&mut self, message: Message) {
+        let raft = &self.node.raft;
+        let last = raft.raft_log.last_index();
+        if message.to != self.options.member_id {
+            return;
         }
+        match message.get_msg_type() {
+            MessageType::MsgHeartbeat if message.term >= raft.term && message.commit > last => {
+                self.effects.dead = Some(format!(
+                    "the leader {:x} knows of entry {} that this member acknowledged, but the log here ends at entry {last}: \
+                     the data directory was lost or put back from a copy. Remove this member from the cluster and add it anew",
+                    message.from, message.commit
+                ));
+                return;
+            }
+            MessageType::MsgAppend if message.term >= raft.term => {
+                let committed = raft.raft_log.committed;
+                let held = message.entries.iter().take_while(|entry| entry.index <= committed);
+                let differs = held
+                    .into_iter()
+                    .find(|entry| raft.raft_log.term(entry.index).is_ok_and(|term| term != 0 && term != entry.term));
+                if let Some(entry) = differs
+                    && raft.raft_log.match_term(message.index, message.log_term)
+                {
+                    self.effects.dead = Some(format!(
+                        "entry {} that the leader {:x} sent differs from the one committed here: the logs of the members do \
+                         not belong together. Remove this member from the cluster and add it anew",
+                        entry.index, message.from
+                    ));
+                    return;
+                }
+            }
+            MessageType::MsgAppendResponse if !message.reject && message.index > last => return,
+            MessageType::MsgSnapshot => return,
+            _ => {}
+        }
+        // What raft refuses (a stranger's answer, say) is meant to be dropped.
+        self.node.step(message).ok();
+        self.draw_election_timeout();
+    }
+
+    /// Replaces the timeout that raft has drawn, whenever it draws one, by one of the seed's.
+    fn draw_election_timeout(&mut self) {
+        let raft = &mut self.node.raft;
+        let now = Some((raft.term, raft.leader_id, raft.state));
+        if self.jitter.drawn_for != now {
+            self.jitter.drawn_for = now;
+            let ticks = self.options.election_ticks + self.jitter.next() % self.options.election_ticks;
+            raft.set_randomized_election_timeout(usize::try_from(ticks).expect("a tick count fits in memory"));
+        }
+    }
+
+    /// What waits for the disk can be answered only once it is written; another leader needs this disk for nothing.
+    fn hand_over_if_disk_stands_still(&mut self) {
+        let Some((_, since_ticks)) = self.appends.outstanding.front() else { return };
+        let stalled = self.now_ticks - since_ticks >= self.options.election_ticks;
+        if stalled && self.leads() && self.node.raft.lead_transferee.is_none() && !self.is_alone() {
+            self.effects.disk_stands_still = true;
+            self.transfer_leader(None, Waiter::None);
+        }
+    }
+
+    fn transfer_leader(&mut self, to: Option<u64>, waiter: Waiter) {
+        let refusal = if !self.leads() {
+            Some(Refusal::NotLeader)
+        } else if let Some(target) = to.or_else(|| self.successor()) {
+            if target == self.options.member_id {
+                self.effects.answers.push((waiter, Ok(Reply::Empty)));
+                return;
+            }
+            self.node.transfer_leader(target);
+            (self.node.raft.lead_transferee != Some(target)).then_some(Refusal::BadLeaderTransferee)
+        } else {
+            Some(Refusal::BadLeaderTransferee)
+        };
+        if let Some(refusal) = refusal {
+            self.effects.answers.push((waiter, Err(refusal)));
+            return;
+        }
+        let expires_ticks = self.now_ticks + self.options.election_ticks;
+        if let Some(earlier) = self.transfer.replace(Transfer { waiter, expires_ticks }) {
+            self.effects.answers.push((earlier.waiter, Err(Refusal::TransferTimeout)));
+        }
+    }
+
+    /// The voter that has come furthest, one that was heard of lately before any other.
+    fn successor(&self) -> Option<u64> {
+        let voters = self.node.store().conf_state().get_voters();
+        let others = voters.iter().filter(|id| **id != self.options.member_id);
+        let known = others.filter_map(|id| self.node.raft.prs().get(*id).map(|progress| (progress, *id)));
+        known.max_by_key(|(progress, id)| (progress.recent_active, progress.matched, *id)).map(|(_, id)| id)
     }
 
     fn take_ready(&mut self, mut ready: Ready) {
@@ -365,9 +517,23 @@ impl Driver {
         }
         self.commit(ready.take_committed_entries());
         let (number, must_sync) = (ready.number(), ready.must_sync());
+        self.effects.messages.extend(ready.take_messages());
+        let vouching = ready.take_persisted_messages();
         self.node.advance_append_async(ready);
         self.append(number, must_sync, &entries, hard_state);
-        self.answer_reads(read_states);
+        self.vouch(vouching);
+        self.reads.answer(read_states, &mut self.effects);
+    }
+
+    /// Messages of a member that does not lead. What vouches for its log waits until all that it was given is written.
+    fn vouch(&mut self, messages: Vec<Message>) {
+        let after = self.appends.outstanding.back().map(|(number, _)| *number);
+        for message in messages {
+            match after {
+                Some(number) if vouches(message.get_msg_type()) => self.appends.vouching.push_back((number, message)),
+                _ => self.effects.messages.push(message),
+            }
+        }
     }
 
     fn append(&mut self, number: u64, must_sync: bool, entries: &[Entry], hard_state: Option<HardState>) {
@@ -379,7 +545,7 @@ impl Driver {
             }
             return;
         }
-        self.appends.outstanding.push_back(number);
+        self.appends.outstanding.push_back((number, self.now_ticks));
         let hard_state = hard_state.or(self.appends.commit_unsaved.take());
         self.appends.commit_unsaved = None;
         self.effects.appends.push(Append {
@@ -391,32 +557,20 @@ impl Driver {
     }
 
     fn persisted(&mut self, number: u64) {
-        while self.appends.outstanding.front().is_some_and(|first| *first <= number) {
-            self.appends.outstanding.pop_front();
-        }
+        while self.appends.outstanding.pop_front_if(|(first, _)| *first <= number).is_some() {}
         self.node.on_persist_ready(number);
+        while let Some((_, message)) = self.appends.vouching.pop_front_if(|(first, _)| *first <= number) {
+            self.effects.messages.push(message);
+        }
     }
 
     fn commit(&mut self, entries: Vec<Entry>) {
         for entry in entries {
-            let waiter = self.waiter_of(&entry);
-            self.effects.committed.push(Committed { entry: LogEntry::from(&entry), waiter });
+            let entry = LogEntry::from(&entry);
+            self.handed_on = entry.index;
+            let waiter = self.proposals.waiter_of(&entry, &mut self.effects);
+            self.effects.committed.push(Committed { entry, waiter });
         }
-    }
-
-    /// Who proposed this entry. A proposal at the same place under another term was replaced: its waiter is told.
-    fn waiter_of(&mut self, entry: &Entry) -> Waiter {
-        while let Some(first) = self.proposals.front() {
-            if first.index > entry.index {
-                break;
-            }
-            let proposal = self.proposals.pop_front().expect("looked at above");
-            if proposal.index == entry.index && proposal.term == entry.term {
-                return proposal.waiter;
-            }
-            self.effects.fail_proposal(proposal.waiter, Refusal::LeaderChanged);
-        }
-        Waiter::None
     }
 
     fn release(&mut self, index: u64) {
@@ -439,9 +593,24 @@ impl Driver {
     }
 
     fn refuse_all(&mut self, refusal: &Refusal) {
-        let proposals = self.proposals.drain(..).map(|proposal| proposal.waiter);
-        let asked = std::mem::take(&mut self.reads.asked).into_values().flat_map(|round| round.waiters);
-        let reads = self.reads.new.drain(..).chain(asked).map(|(waiter, _)| waiter);
-        self.effects.answers.extend(proposals.chain(reads).map(|waiter| (waiter, Err(refusal.clone()))));
+        let waiters = self.proposals.drain().into_iter().chain(self.reads.drain());
+        let waiters = waiters.chain(self.transfer.take().map(|transfer| transfer.waiter));
+        self.effects.answers.extend(waiters.map(|waiter| (waiter, Err(refusal.clone()))));
+    }
+}
+
+/// Whether a message says something of the sender's log or vote, which a crash must not make a lie of.
+fn vouches(kind: MessageType) -> bool {
+    !matches!(kind, MessageType::MsgHeartbeatResponse | MessageType::MsgReadIndex)
+}
+
+impl Jitter {
+    /// The next number of the sequence (splitmix64, Steele et al., 2014).
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
     }
 }

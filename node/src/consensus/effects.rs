@@ -1,6 +1,10 @@
 //! What must happen after the driver has looked at a round of events. The runner carries the parts out in field order.
 
+use bytes::Bytes;
+use raft::eraftpb::Message;
+
 use crate::consensus::answers::{Answer, Waiter};
+use crate::consensus::proposals::{Declined, Place, Verdict};
 use crate::log::{HardState, LogEntry, SnapshotMark};
 use crate::refusal::Refusal;
 
@@ -8,6 +12,12 @@ use crate::refusal::Refusal;
 pub(crate) struct Effects {
     /// Refusals, known at once.
     pub(crate) answers: Vec<(Waiter, Answer)>,
+    /// Messages to other members. Those that vouch for what the log holds are here only once it does.
+    pub(crate) messages: Vec<Message>,
+    /// Commands for the leader to propose.
+    pub(crate) forwards: Vec<Forward>,
+    /// What becomes of commands that other members sent: to whom, and what.
+    pub(crate) verdicts: Vec<(u64, Verdict)>,
     /// Appends to make durable, in this order; each is reported back by its number.
     pub(crate) appends: Vec<Append>,
     /// Entries to apply, in index order.
@@ -16,6 +26,10 @@ pub(crate) struct Effects {
     pub(crate) reads: Vec<(u64, Waiter)>,
     /// The log may forget entries up to the mark's index, after the mark itself is written.
     pub(crate) release: Option<Release>,
+    /// This member must not go on; the sentence says why and what to do.
+    pub(crate) dead: Option<String>,
+    /// This member leads and its disk writes nothing; another is asked to lead.
+    pub(crate) disk_stands_still: bool,
     /// Proposals that raft did not take, lost, or did not commit in time.
     pub(crate) proposals_failed: u64,
     /// Reads that gave up, and rounds of reads that had to be asked again.
@@ -28,6 +42,25 @@ impl Effects {
         self.answers.push((waiter, Err(refusal)));
         self.proposals_failed += 1;
     }
+
+    /// Adds what became of one command of another member's to what it is told.
+    pub(super) fn judge(&mut self, to: u64, number: u64, outcome: Result<Place, Declined>) {
+        if let Some((last_to, last)) = self.verdicts.last_mut()
+            && *last_to == to
+            && last.is_followed_by(&outcome)
+        {
+            last.numbers.push(number);
+            return;
+        }
+        self.verdicts.push((to, Verdict { numbers: vec![number], outcome }));
+    }
+}
+
+/// Commands for the leader, each under its number.
+#[derive(Debug)]
+pub(crate) struct Forward {
+    pub(crate) to: u64,
+    pub(crate) entries: Vec<(u64, Bytes)>,
 }
 
 /// One write to the log.

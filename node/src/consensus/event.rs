@@ -1,19 +1,34 @@
 //! Everything that can wake the driver.
 
 use bytes::Bytes;
+use raft::eraftpb::Message;
 
 use crate::consensus::answers::Waiter;
+use crate::consensus::proposals::{Proposal, Verdict};
 
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A command that passed admission, encoded. The waiter is answered once the entry is applied here, or refused.
-    Propose { data: Bytes, waiter: Waiter },
+    Propose(Proposal),
+    /// A command that only the leader of this term may propose; anyone else drops it.
+    ProposeInTerm { data: Bytes, term: u64 },
     /// A request to be told when everything committed before now is applied here.
     Read { waiter: Waiter },
     /// The log holds this append, and everything before it, durably.
     Persisted { number: u64 },
     /// The state machine is durable up to this index: the log may let go of what came before.
     StoreDurable { index: u64 },
+    /// A message from another member, of a form that raft takes.
+    Message(Box<Message>),
+    /// Commands that another member's clients want proposed, each under its number.
+    Forwarded { from: u64, entries: Vec<(u64, Bytes)> },
+    /// What a leader says of commands sent to it.
+    Judged(Verdict),
+    /// What was last sent to this member may be lost.
+    Lost { member: u64 },
+    /// A request to hand leadership to a member, or to the one that has come furthest. The waiter is answered once another
+    /// member leads.
+    Transfer { to: Option<u64>, waiter: Waiter },
     /// The process stops: refuse what waits.
     Stop,
 }

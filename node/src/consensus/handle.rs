@@ -10,6 +10,7 @@ use crate::consensus::answers::{Answer, Pending, Waiter};
 use crate::consensus::driver::Standing;
 use crate::consensus::event::Event;
 use crate::consensus::inbox::Inbox;
+use crate::consensus::proposals::Proposal;
 use crate::refusal::Refusal;
 
 /// Written by the raft and apply threads, read by everyone.
@@ -22,11 +23,15 @@ pub(crate) struct Shared {
     is_leader: AtomicBool,
     leader_changes: AtomicU64,
     pending: AtomicU64,
+    /// The number of the last proposal. Starts anywhere, so that two members hardly ever have the same in flight.
+    numbers: AtomicU64,
 }
 
 impl Shared {
-    pub(crate) fn new(applied: u64) -> Shared {
-        Shared { applied: AtomicU64::new(applied), ..Shared::default() }
+    /// `first_number` is to be random.
+    pub(crate) fn new(applied: u64, first_number: u64) -> Shared {
+        let (applied, numbers) = (AtomicU64::new(applied), AtomicU64::new(first_number));
+        Shared { applied, numbers, ..Shared::default() }
     }
 
     /// Returns whether leader or term changed.
@@ -85,20 +90,35 @@ impl Handle {
     /// A caller that gives up early has not undone anything: the command may still be applied.
     pub(crate) async fn propose(&self, command: Admitted) -> Answer {
         let pending = Pending::open()?;
-        self.offer(Event::Propose { data: command.encode(), waiter: pending.waiter() })?;
+        self.offer(self.proposal(command, pending.waiter()))?;
         pending.await
     }
 
     /// As [`Handle::propose`], for a thread outside the shards. Waits at most `patience`.
     pub(crate) fn propose_and_wait(&self, command: Admitted, patience: Duration) -> Answer {
         let (sender, receiver) = crossbeam_channel::bounded(1);
-        self.offer(Event::Propose { data: command.encode(), waiter: Waiter::Thread(sender) })?;
+        self.offer(self.proposal(command, Waiter::Thread(sender)))?;
         receiver.recv_timeout(patience).map_err(|_| Refusal::Timeout)?
     }
 
-    /// Proposes the command and does not wait for what becomes of it.
-    pub(crate) fn propose_detached(&self, command: Admitted) -> Result<(), Refusal> {
-        self.offer(Event::Propose { data: command.encode(), waiter: Waiter::None })
+    /// Proposes the command if this member still leads in `term` when it comes to that, and does not wait for what becomes
+    /// of it. For what a leader decides by its own clock: a later leader has another.
+    pub(crate) fn propose_in_term(&self, command: Admitted, term: u64) -> Result<(), Refusal> {
+        self.offer(Event::ProposeInTerm { data: command.encode(0), term })
+    }
+
+    /// Hands leadership to this member, or to the one that has come furthest. Waits until another leads.
+    pub(crate) fn transfer_and_wait(&self, to: Option<MemberId>, patience: Duration) -> Answer {
+        let (sender, receiver) = crossbeam_channel::bounded(1);
+        self.inbox.push(Event::Transfer { to: to.map(|to| to.0), waiter: Waiter::Thread(sender) });
+        receiver.recv_timeout(patience).map_err(|_| Refusal::TransferTimeout)?
+    }
+
+    /// As [`Handle::transfer_and_wait`], on a shard.
+    pub(crate) async fn transfer(&self, to: MemberId) -> Result<(), Refusal> {
+        let pending = Pending::open()?;
+        self.offer(Event::Transfer { to: Some(to.0), waiter: pending.waiter() })?;
+        pending.await.map(|_| ())
     }
 
     /// Resolves when this member has applied everything that was committed, anywhere, before the call.
@@ -127,6 +147,11 @@ impl Handle {
     /// The store is durable up to this entry; the log may let go of its head.
     pub(crate) fn store_is_durable(&self, index: u64) {
         self.inbox.push(Event::StoreDurable { index });
+    }
+
+    fn proposal(&self, command: Admitted, waiter: Waiter) -> Event {
+        let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed);
+        Event::Propose(Proposal { number, data: command.encode(number), waiter })
     }
 
     fn offer(&self, event: Event) -> Result<(), Refusal> {

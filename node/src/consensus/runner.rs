@@ -13,19 +13,23 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
+use raft::eraftpb::Message;
 
 use crate::admission::space::Room;
 use crate::apply;
-use crate::cluster::Facts;
+use crate::cluster::{Facts, MemberId};
 use crate::command::TXN_STACK_BYTES;
 use crate::consensus::answers::{Delivery, Waiter};
 use crate::consensus::driver::Driver;
-use crate::consensus::effects::{Append, Committed, Effects, Release};
+use crate::consensus::effects::{Append, Committed, Effects, Forward, Release};
 use crate::consensus::event::Event;
 use crate::consensus::handle::Shared;
 use crate::consensus::inbox::Inbox;
+use crate::consensus::proposals::{Declined, Verdict};
+use crate::consensus::wire;
 use crate::log::Log;
 use crate::metrics;
+use crate::transport::{Kind, Peers, Stream};
 
 /// Appends that may wait for the log thread. Each holds a round of events, so a few suffice to keep the disk busy.
 const APPENDS_MAX: usize = 16;
@@ -45,6 +49,7 @@ pub(crate) struct Parts {
     pub(crate) delivery: Delivery,
     pub(crate) shared: Arc<Shared>,
     pub(crate) facts: Arc<Facts>,
+    pub(crate) peers: Peers,
     pub(crate) tick: Duration,
     /// Told while a log write waits for room on the disk.
     pub(crate) room: Room,
@@ -64,6 +69,7 @@ impl Running {
     pub(crate) fn stop(self) {
         self.stopping.store(true, Ordering::Release);
         self.inbox.push(Event::Stop);
+        self.inbox.close_to_peers();
         self.raft.join().expect("the raft thread ends the process rather than panic");
     }
 }
@@ -90,6 +96,7 @@ pub(crate) fn start(parts: Parts) -> std::io::Result<Running> {
         delivery: parts.delivery,
         shared: parts.shared,
         facts: parts.facts,
+        peers: parts.peers,
         durability: parts.durability,
         stopping: Arc::clone(&stopping),
     };
@@ -196,6 +203,7 @@ struct RaftThread {
     delivery: Delivery,
     shared: Arc<Shared>,
     facts: Arc<Facts>,
+    peers: Peers,
     durability: Sender<()>,
     stopping: Arc<AtomicBool>,
 }
@@ -254,13 +262,21 @@ impl RaftThread {
         metrics.slow_read_indexes.increment(effects.reads_slow);
         metrics.read_indexes_failed.increment(effects.reads_failed);
         metrics.proposals_failed.increment(effects.proposals_failed);
+        if let Some(why) = effects.dead {
+            crate::fatal!("this member must not go on", reason = why);
+        }
+        if effects.disk_stands_still {
+            crate::warn!("the disk of the leader stands still; another member is asked to lead");
+        }
         for (waiter, answer) in effects.answers {
             self.delivery.add(waiter, answer);
         }
+        self.send(&effects.messages, effects.forwards, effects.verdicts);
         let mut wrote = false;
         for append in effects.appends {
-            let alone = self.given == self.reported && append.entries.len() <= INLINE_ENTRIES_MAX;
-            if alone && self.writer.write_once(&append) {
+            // Only alone: a leader must be heard by others however long its disk takes.
+            let idle = self.given == self.reported && append.entries.len() <= INLINE_ENTRIES_MAX;
+            if idle && self.driver.is_alone() && self.writer.write_once(&append) {
                 let persisted = Event::Persisted { number: append.number };
                 self.driver.handle(&mut vec![persisted], self.shared.applied());
                 wrote = true;
@@ -274,6 +290,30 @@ impl RaftThread {
             self.give(Job::Release(release));
         }
         wrote
+    }
+
+    /// To other members. What can't be sent is told to the driver, as if it came back.
+    fn send(&self, messages: &[Message], forwards: Vec<Forward>, verdicts: Vec<(u64, Verdict)>) {
+        for message in messages {
+            let urgent = wire::is_urgent(message.get_msg_type());
+            let to = MemberId(message.to);
+            let sent = self.peers.send(to, Stream::Messages, urgent, Kind::Message, |out| wire::encode(message, out));
+            if !sent && !urgent {
+                self.inbox.push(Event::Lost { member: message.to });
+            }
+        }
+        for Forward { to, entries } in forwards {
+            let write = |out: &mut Vec<u8>| wire::encode_forward(&entries, out);
+            if !self.peers.send(MemberId(to), Stream::Requests, false, Kind::Forward, write) {
+                let numbers = entries.iter().map(|(number, _)| *number).collect();
+                self.inbox.push(Event::Judged(Verdict { numbers, outcome: Err(Declined::NotLeader) }));
+            }
+        }
+        for (to, verdict) in verdicts {
+            let write = |out: &mut Vec<u8>| wire::encode_verdict(&verdict, out);
+            // Lost: whoever waits finds the entry by its number, or runs out of time.
+            self.peers.send(MemberId(to), Stream::Requests, true, Kind::Placed, write);
+        }
     }
 
     /// To the apply thread, but for what need not wait for it: a single entry on an idle lone member, which has no peer

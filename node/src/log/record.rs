@@ -63,6 +63,10 @@ impl Encoder {
         let mut head = Short::default();
         head.field(1, metadata.node_id);
         head.field(2, metadata.cluster_id);
+        // Of our own; etcd's tools pass over it.
+        if metadata.data_dir != 0 {
+            head.field(3, metadata.data_dir);
+        }
         self.frame(RecordKind::Metadata, Some((head.bytes(), &[])));
     }
 
@@ -280,8 +284,8 @@ pub(super) fn decode_entry(data: &[u8]) -> Option<LogEntry> {
 }
 
 pub(super) fn decode_metadata(data: &[u8]) -> Option<Metadata> {
-    let [node_id, cluster_id] = Cursor { bytes: data, at: 0 }.numbers()?;
-    Some(Metadata { node_id, cluster_id })
+    let [node_id, cluster_id, data_dir] = Cursor { bytes: data, at: 0 }.numbers()?;
+    Some(Metadata { node_id, cluster_id, data_dir })
 }
 
 pub(super) fn decode_state(data: &[u8]) -> Option<HardState> {

@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::*;
 
-const METADATA: Metadata = Metadata { node_id: 0x1111_2222_3333_4444, cluster_id: 7 };
+const METADATA: Metadata = Metadata { node_id: 0x1111_2222_3333_4444, cluster_id: 7, data_dir: 0 };
 const SMALL: LogOptions = LogOptions { segment_bytes: 2048, unsafe_no_fsync: false };
 
 fn entry(term: u64, index: u64, data: impl Into<Bytes>) -> LogEntry {

@@ -89,14 +89,16 @@ impl ClockThread {
     }
 
     fn expire_leases(&self, now_ms: u64) {
-        if !self.parts.consensus.status().is_leader {
+        let status = self.parts.consensus.status();
+        if !status.is_leader {
             return;
         }
-        for id in self.parts.leases.expire(now_ms) {
+        for id in self.parts.leases.expire(now_ms, status.term) {
             metrics::get().lease.expired.increment(1);
             let revoke = self.parts.gate.lease_revoke(LeaseRevokeRequest { id: id.0 });
             // Refused under overload: the lease is given out again for revocation.
-            if let Err(refusal) = revoke.and_then(|command| self.parts.consensus.propose_detached(command)) {
+            if let Err(refusal) = revoke.and_then(|command| self.parts.consensus.propose_in_term(command, status.term))
+            {
                 crate::warn!("an expired lease is not revoked yet", id = id.0, error = refusal.to_string());
             }
         }
@@ -104,12 +106,13 @@ impl ClockThread {
 
     fn compact(&mut self, now_ms: u64) {
         let Some(revision) = self.parts.schedule.due(now_ms, self.parts.store.revision()) else { return };
-        if !self.parts.consensus.status().is_leader || revision <= self.parts.store.compacted() {
+        let status = self.parts.consensus.status();
+        if !status.is_leader || revision <= self.parts.store.compacted() {
             return;
         }
         crate::info!("starting auto compaction", revision = revision.0);
         let compact = self.parts.gate.compact(CompactionRequest { revision: revision.0, physical: false });
-        if let Err(refusal) = compact.and_then(|command| self.parts.consensus.propose_detached(command)) {
+        if let Err(refusal) = compact.and_then(|command| self.parts.consensus.propose_in_term(command, status.term)) {
             crate::warn!("auto compaction is put off", revision = revision.0, error = refusal.to_string());
         }
     }

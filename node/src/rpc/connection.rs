@@ -17,6 +17,7 @@ use hyper::{Request, Response, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
 use tower::Service as _;
 
 use super::grpc;
@@ -24,11 +25,14 @@ use super::listen::Role;
 use super::reply::Reply;
 use super::shards::{Front, becomes_true};
 use crate::http;
+use crate::transport::MAGIC;
 
 /// How long a client may stay silent before its first byte (grpc-go: connectionTimeout).
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long the head of an HTTP/1.1 request may take.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause between two looks at the first bytes of a connection that came in pieces.
+const MAGIC_LOOK: Duration = Duration::from_millis(10);
 /// Bytes of one call that may be on their way to this process: the largest message with the default limit, so that it
 /// needs no second round trip.
 const STREAM_WINDOW_BYTES: u32 = 2 << 20;
@@ -59,9 +63,24 @@ impl Pages {
     }
 }
 
-/// Serves a connection until either side closes it.
-pub(super) async fn serve(front: Arc<Front>, pages: Pages, socket: TcpStream, role: Role) {
+/// Serves a connection until either side closes it. `permit` counts it.
+pub(super) async fn serve(
+    front: Arc<Front>,
+    pages: Pages,
+    socket: TcpStream,
+    role: Role,
+    permit: OwnedSemaphorePermit,
+) {
     if !matches!(tokio::time::timeout(FIRST_BYTE_TIMEOUT, socket.readable()).await, Ok(Ok(()))) {
+        return;
+    }
+    if role == Role::Peer && is_member(&socket).await {
+        // On a thread of its own from here on: members write without end, and must not wait for clients.
+        if let Ok(socket) = socket.into_std()
+            && socket.set_nonblocking(false).is_ok()
+        {
+            front.node.peers.accept(socket, permit);
+        }
         return;
     }
     let builder = builder(&front, role);
@@ -89,6 +108,26 @@ pub(super) async fn serve(front: Arc<Front>, pages: Pages, socket: TcpStream, ro
         // A client that goes away or talks nonsense is no fault of this process.
         crate::debug!("a client connection ended in disorder", error = error.to_string());
     }
+}
+
+/// Whether a connection to the peer URL is another member's, and not one for a page.
+async fn is_member(socket: &TcpStream) -> bool {
+    let mut head = [0; MAGIC.len()];
+    let begins = async {
+        loop {
+            match socket.peek(&mut head).await {
+                Ok(count) if count > 0 && MAGIC.starts_with(&head[..count]) => {
+                    if count == MAGIC.len() {
+                        return true;
+                    }
+                }
+                Ok(_) | Err(_) => return false,
+            }
+            // What is here already makes the socket readable: more can only be waited for.
+            tokio::time::sleep(MAGIC_LOOK).await;
+        }
+    };
+    tokio::time::timeout(HEAD_TIMEOUT, begins).await.unwrap_or(false)
 }
 
 /// HTTP/2 is taken for gRPC whatever it asks for, as etcd's port does; everything else for a page.

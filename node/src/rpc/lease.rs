@@ -8,6 +8,7 @@ use kuorum_proto::etcdserverpb::{
     LeaseTimeToLiveResponse,
 };
 
+use super::leader::{self, What};
 use super::{Node, unexpected};
 use crate::apply::Reply;
 use crate::lease::LeaseId;
@@ -45,49 +46,58 @@ pub(crate) async fn revoke(node: Arc<Node>, request: LeaseRevokeRequest) -> Resu
 pub(crate) async fn keep_alive(node: &Node, request: LeaseKeepAliveRequest) -> Result<LeaseKeepAliveResponse, Refusal> {
     // The header is taken before the renewal: a client must not see a renewal at a revision later than a revocation.
     let header = Some(node.header());
-    let id = LeaseId(request.id);
-    let mut ttl = renew(node, id)?;
-    if ttl.is_none() {
-        // The grant may be committed and not applied here yet.
-        node.consensus.read_barrier().await?;
-        ttl = renew(node, id)?;
-    }
-    Ok(LeaseKeepAliveResponse { header, id: request.id, ttl: ttl.unwrap_or(0) })
+    let response = leader::ask(node, What::Renew, &request, keep_alive_here).await?;
+    Ok(LeaseKeepAliveResponse { header, ..response })
 }
 
-fn renew(node: &Node, id: LeaseId) -> Result<Option<i64>, Refusal> {
-    check_leads(node)?;
-    let ttl = node.leases.keep_alive(id, now_ms(node.started));
+/// The leader's part of a renewal, without a header.
+pub(super) async fn keep_alive_here(
+    node: &Node,
+    request: &LeaseKeepAliveRequest,
+) -> Result<LeaseKeepAliveResponse, Refusal> {
+    let term = leads(node).await?;
+    let ttl = node.leases.keep_alive(LeaseId(request.id), now_ms(node.started), term);
     if ttl.is_some() {
         metrics::get().lease.renewed.increment(1);
     }
-    Ok(ttl)
+    Ok(LeaseKeepAliveResponse { header: None, id: request.id, ttl: ttl.unwrap_or(0) })
 }
 
-/// Only the leader's clock counts.
-fn check_leads(node: &Node) -> Result<(), Refusal> {
-    let status = node.consensus.status();
-    match status.leader {
-        None => Err(Refusal::NoLeader),
-        Some(_) if !status.is_leader => {
-            Err(Refusal::Unimplemented("asking the leader about a lease from another member is not in this release"))
-        }
-        Some(_) => Ok(()),
+/// The term in which this member leads. Confirmed by a quorum, since a deposed leader must renew nothing, and with every
+/// lease applied that was granted before the call.
+async fn leads(node: &Node) -> Result<u64, Refusal> {
+    let before = node.consensus.status();
+    if !before.is_leader {
+        return Err(Refusal::NotLeader);
     }
+    node.consensus.read_barrier().await?;
+    let after = node.consensus.status();
+    if !after.is_leader || after.term != before.term {
+        return Err(Refusal::NotLeader);
+    }
+    Ok(after.term)
 }
 
 pub(crate) async fn time_to_live(
     node: Arc<Node>,
     request: LeaseTimeToLiveRequest,
 ) -> Result<LeaseTimeToLiveResponse, Refusal> {
-    node.consensus.read_barrier().await?;
-    check_leads(&node)?;
-    let header = Some(node.header());
-    let Some(lease) = node.leases.time_to_live(LeaseId(request.id), now_ms(node.started)) else {
-        return Ok(LeaseTimeToLiveResponse { header, id: request.id, ttl: -1, ..LeaseTimeToLiveResponse::default() });
+    let mut response = leader::ask(&node, What::TimeToLive, &request, time_to_live_here).await?;
+    response.header = Some(node.header());
+    Ok(response)
+}
+
+/// The leader's part of the answer, without a header.
+pub(super) async fn time_to_live_here(
+    node: &Node,
+    request: &LeaseTimeToLiveRequest,
+) -> Result<LeaseTimeToLiveResponse, Refusal> {
+    let term = leads(node).await?;
+    let Some(lease) = node.leases.time_to_live(LeaseId(request.id), now_ms(node.started), term) else {
+        return Ok(LeaseTimeToLiveResponse { id: request.id, ttl: -1, ..LeaseTimeToLiveResponse::default() });
     };
     Ok(LeaseTimeToLiveResponse {
-        header,
+        header: None,
         id: request.id,
         ttl: lease.remaining_ttl_seconds,
         granted_ttl: lease.granted_ttl_seconds,

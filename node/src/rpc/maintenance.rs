@@ -105,7 +105,7 @@ pub(crate) async fn hash_kv(node: Arc<Node>, request: HashKvRequest) -> Result<H
     })
 }
 
-/// Hands leadership over. A lone member can only hand it to itself, which is done when it is asked.
+/// Hands leadership over, and answers once another member leads. Handing it to the leader itself changes nothing.
 pub(crate) async fn move_leader(node: Arc<Node>, request: MoveLeaderRequest) -> Result<MoveLeaderResponse, Refusal> {
     if !node.consensus.status().is_leader {
         return Err(Refusal::NotLeader);
@@ -114,8 +114,7 @@ pub(crate) async fn move_leader(node: Arc<Node>, request: MoveLeaderRequest) -> 
     match node.members.get(target) {
         None => Err(Refusal::BadLeaderTransferee),
         Some(member) if member.is_learner => Err(Refusal::BadLeaderTransferee),
-        Some(_) if target == node.facts.member_id => Ok(MoveLeaderResponse::default()),
-        Some(_) => Err(Refusal::Unimplemented("handing leadership to another member is not in this release")),
+        Some(_) => node.consensus.transfer(target).await.map(|()| MoveLeaderResponse::default()),
     }
 }
 

@@ -70,17 +70,19 @@ pub(crate) fn shards() -> u16 {
 /// The front door while it serves.
 pub(crate) struct Serving {
     stopping: watch::Sender<bool>,
+    open: watch::Sender<bool>,
     addresses: Vec<(SocketAddr, Role)>,
     acceptor: JoinHandle<()>,
     shards: Vec<JoinHandle<()>>,
 }
 
-/// Serves on the bound listeners. `office` must have been made for [`shards`] shards.
+/// Serves other members on the bound listeners, and after [`Serving::open`] clients too. `office` must have been made for [`shards`] shards.
 ///
 /// # Errors
 /// When the system gives no thread or runtime.
 pub(crate) fn serve(node: Arc<Node>, bound: Bound, office: PostOffice, options: &Options) -> io::Result<Serving> {
     let (stopping, stop) = watch::channel(false);
+    let (open, opened) = watch::channel(false);
     let (leaderless_sender, leaderless) = watch::channel(false);
     let front = Arc::new(Front { node, options: options.clone(), stopping: stop.clone(), leaderless });
     let mut leaderless_sender = Some(leaderless_sender);
@@ -98,11 +100,17 @@ pub(crate) fn serve(node: Arc<Node>, bound: Bound, office: PostOffice, options: 
     let addresses: io::Result<Vec<_>> =
         bound.listeners.iter().map(|(listener, role)| Ok((listener.local_addr()?, *role))).collect();
     let addresses = addresses?;
-    let acceptor = std::thread::Builder::new().name("accept".into()).spawn(move || accept_all(bound, doors, stop))?;
-    Ok(Serving { stopping, addresses, acceptor, shards: threads })
+    let acceptor =
+        std::thread::Builder::new().name("accept".into()).spawn(move || accept_all(bound, doors, stop, opened))?;
+    Ok(Serving { stopping, open, addresses, acceptor, shards: threads })
 }
 
 impl Serving {
+    /// Lets clients in.
+    pub(crate) fn open(&self) {
+        self.open.send_replace(true);
+    }
+
     /// Where gRPC clients are served.
     pub(crate) fn client_addresses(&self) -> impl Iterator<Item = SocketAddr> {
         let for_clients = self.addresses.iter().filter(|(_, role)| matches!(role, Role::Client | Role::Grpc));
@@ -134,7 +142,12 @@ impl Serving {
     }
 }
 
-fn accept_all(bound: Bound, doors: Vec<mpsc::Sender<Accepted>>, stop: watch::Receiver<bool>) {
+fn accept_all(
+    bound: Bound,
+    doors: Vec<mpsc::Sender<Accepted>>,
+    stop: watch::Receiver<bool>,
+    opened: watch::Receiver<bool>,
+) {
     let Bound { runtime, listeners } = bound;
     let files = metrics::descriptors_max().unwrap_or(FILES_ASSUMED).saturating_sub(FILES_RESERVED).max(1);
     let connections_max = usize::try_from(files).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
@@ -142,7 +155,15 @@ fn accept_all(bound: Bound, doors: Vec<mpsc::Sender<Accepted>>, stop: watch::Rec
     runtime.block_on(async move {
         let mut accepting = JoinSet::new();
         for (listener, role) in listeners {
-            accepting.spawn(accept(listener, role, doors.clone(), Arc::clone(&connections)));
+            let accepts = accept(listener, role, doors.clone(), Arc::clone(&connections));
+            let opened = opened.clone();
+            accepting.spawn(async move {
+                // Clients wait in the listener's queue until this member knows the cluster.
+                if role != Role::Peer {
+                    becomes_true(opened).await;
+                }
+                accepts.await;
+            });
         }
         // Dropping the set then closes the listeners.
         becomes_true(stop).await;
@@ -187,6 +208,8 @@ impl Shard {
         if let Some(leaderless) = self.for_all {
             tokio::spawn(watch_leader(Arc::clone(&self.front), leaderless));
             tokio::spawn(fold_samples());
+            let node = Arc::clone(&self.front.node);
+            tokio::spawn(node.questions.clone().answer_all(node));
         }
         let pages = connection::Pages::new(&self.front);
         let stopping = becomes_true(self.front.stopping.clone());
@@ -215,9 +238,8 @@ async fn serve_one(front: Arc<Front>, pages: connection::Pages, accepted: Accept
     if socket.set_nodelay(true).is_ok()
         && let Ok(socket) = TcpStream::from_std(socket)
     {
-        connection::serve(front, pages, socket, role).await;
+        connection::serve(front, pages, socket, role, permit).await;
     }
-    drop(permit);
 }
 
 /// Resolves once the value is true, or nobody is left who could make it so.

@@ -166,6 +166,7 @@ fn fixed(refusal: &Refusal) -> Option<(Code, &'static str)> {
         Refusal::NotLeader => (Code::FailedPrecondition, "etcdserver: not leader"),
         Refusal::BadLeaderTransferee => (Code::FailedPrecondition, "etcdserver: bad leader transferee"),
         Refusal::Timeout => (Code::Unavailable, "etcdserver: request timed out"),
+        Refusal::TransferTimeout => (Code::Unavailable, "etcdserver: request timed out, leader transfer took too long"),
         Refusal::Stopped => (Code::Unavailable, "etcdserver: server stopped"),
         Refusal::KeyTooLarge | Refusal::Invalid(_) | Refusal::Unimplemented(_) | Refusal::Internal(_) => return None,
     })

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 
 use crate::cluster::{self, ClusterId, Identity, Member, MemberId, Members};
-use crate::config::Config;
+use crate::config::{Config, Url};
 use crate::log::{Disk, FileDisk, Log, LogOptions, Metadata, Recovered};
 use crate::mvcc::filter::Floor;
 use crate::mvcc::{self, AppliedMark, MvccOptions, Store, Writer};
@@ -31,6 +31,8 @@ const MEMBER_ENTRIES: [&str; 6] = ["lock", "wal", "store", "store.new", "index",
 pub(super) struct DataDir {
     pub(super) path: PathBuf,
     pub(super) identity: Identity,
+    /// A number unlike that of any other data directory; 0 for one that was made without.
+    pub(super) number: u64,
     pub(super) log: Log,
     pub(super) recovered: Recovered,
     pub(super) store: Store,
@@ -73,7 +75,9 @@ impl DataDir {
                 members
             }
         };
-        Ok(DataDir { path, identity: logged, log, recovered, store, writer, applied, members, lock })
+        check_own_urls(config, logged, &members)?;
+        let number = recovered.metadata.data_dir;
+        Ok(DataDir { path, identity: logged, number, log, recovered, store, writer, applied, members, lock })
     }
 }
 
@@ -83,22 +87,33 @@ fn identity_from_flags(config: &Config) -> Identity {
         .cluster
         .initial
         .values()
-        .map(|urls| {
-            let urls: Vec<String> = urls.iter().map(|url| url.text().to_owned()).collect();
-            MemberId::at_bootstrap(&urls, &config.cluster.token)
-        })
+        .map(|urls| MemberId::at_bootstrap(&texts(urls), &config.cluster.token))
         .collect();
-    let own: Vec<String> =
-        config.cluster.initial[&config.member.name].iter().map(|url| url.text().to_owned()).collect();
+    let own = texts(&config.cluster.initial[&config.member.name]);
     Identity { cluster_id: ClusterId::of(&member_ids), member_id: MemberId::at_bootstrap(&own, &config.cluster.token) }
+}
+
+fn texts(urls: &[Url]) -> Vec<String> {
+    urls.iter().map(|url| url.text().to_owned()).collect()
 }
 
 /// Writes the first rows of a new store: whose it is and who the members are.
 fn found(config: &Config, identity: Identity, writer: &mut Writer) -> anyhow::Result<Members> {
-    let peer_urls = config.cluster.initial[&config.member.name].iter().map(|url| url.text().to_owned()).collect();
-    let member =
-        Member { id: identity.member_id, name: String::new(), peer_urls, client_urls: Vec::new(), is_learner: false };
-    let members = Members::new(vec![member]);
+    // Names come with the members themselves, once they have started.
+    let member = |urls: &Vec<Url>| {
+        let peer_urls = texts(urls);
+        let id = MemberId::at_bootstrap(&peer_urls, &config.cluster.token);
+        Member { id, name: String::new(), peer_urls, client_urls: Vec::new(), is_learner: false, data_dir: 0 }
+    };
+    let members = Members::new(config.cluster.initial.values().map(member).collect());
+    if members.get(identity.member_id).is_none() {
+        bail!(
+            "the log belongs to member {} of cluster {}, which --initial-cluster does not name: start it with the flags that \
+             it was first started with, or remove the data directory to start anew",
+            identity.member_id,
+            identity.cluster_id
+        );
+    }
     writer.sys_put(cluster::MEMBERS_ROW, members.to_row());
     writer.sys_put(cluster::IDENTITY_ROW, serde_json::to_vec(&identity)?);
     writer.commit(AppliedMark::default())?;
@@ -121,6 +136,25 @@ fn check_identity(row: &[u8], logged: Identity, store_dir: &Path) -> anyhow::Res
     Ok(())
 }
 
+/// Refuses the directory of another member: two processes would go by one name.
+fn check_own_urls(config: &Config, identity: Identity, members: &Members) -> anyhow::Result<()> {
+    let advertised = texts(&config.cluster.advertise_peer_urls);
+    let taken = |member: &Member| {
+        member.id != identity.member_id && member.peer_urls.iter().any(|url| advertised.contains(url))
+    };
+    if let Some(other) = members.list().into_iter().find(taken) {
+        bail!(
+            "{}: the data directory is that of another member, {}, while {} is where member {} is: start this member with its \
+             own --data-dir, or with the peer URLs of the member that the directory belongs to",
+            config.member.data_dir.display(),
+            identity.member_id,
+            advertised.join(","),
+            other.id
+        );
+    }
+    Ok(())
+}
+
 fn open_log(config: &Config, store_exists: bool) -> anyhow::Result<(Log, Recovered)> {
     let wal_dir = config.member.wal_dir();
     make_dir(&wal_dir)?;
@@ -137,13 +171,14 @@ fn open_log(config: &Config, store_exists: bool) -> anyhow::Result<(Log, Recover
         }
         if config.cluster.joins_existing {
             bail!(
-                "--initial-cluster-state is \"existing\", but {} holds no data of a member, and more than one member is \
-                 not available in this release; start a new cluster of one with --initial-cluster-state=new",
+                "--initial-cluster-state is \"existing\", but {} holds no data of a member, and joining a running cluster is \
+                 not available in this release; start a new cluster with --initial-cluster-state=new",
                 config.member.data_dir.display()
             );
         }
         let identity = identity_from_flags(config);
-        let metadata = Metadata { node_id: identity.member_id.0, cluster_id: identity.cluster_id.0 };
+        let data_dir = rand::random::<u64>().max(1);
+        let metadata = Metadata { node_id: identity.member_id.0, cluster_id: identity.cluster_id.0, data_dir };
         drop(Log::create(Arc::clone(&disk), metadata, options).with_context(place)?);
     }
     let (log, recovered) = Log::open(disk, options).with_context(place)?;

@@ -112,7 +112,7 @@ impl World {
     }
 
     fn apply(&mut self, command: command::Command) -> Outcome {
-        self.apply_bytes(command.encode(0))
+        self.apply_bytes(command.encode(0, 0))
     }
 
     fn apply_bytes(&mut self, data: Bytes) -> Outcome {
@@ -212,11 +212,11 @@ impl World {
                 let checkpoints = vec![LeaseCheckpoint { id, remaining_ttl }];
                 self.apply(command::Command::LeaseCheckpoint(LeaseCheckpointRequest { checkpoints }))
             }
-            "keepalive" => Ok(match self.parts().leases.keep_alive(LeaseId(id), now_ms) {
+            "keepalive" => Ok(match self.parts().leases.keep_alive(LeaseId(id), now_ms, 1) {
                 Some(ttl) => format!("ttl {ttl}"),
                 None => "gone".to_owned(),
             }),
-            "ttl" => Ok(match self.parts().leases.time_to_live(LeaseId(id), now_ms) {
+            "ttl" => Ok(match self.parts().leases.time_to_live(LeaseId(id), now_ms, 1) {
                 Some(lease) => format!(
                     "{} of {}, keys {}",
                     lease.remaining_ttl_seconds,
@@ -229,7 +229,7 @@ impl World {
             "clock" => {
                 self.now_ms = u64::try_from(id)?;
                 let now_ms = self.now_ms;
-                let expired = self.parts().leases.expire(now_ms);
+                let expired = self.parts().leases.expire(now_ms, 1);
                 Ok(format!("expired {:?}", expired.iter().map(|id| id.0).collect::<Vec<_>>()))
             }
             other => Err(format!("unknown command {other}").into()),
@@ -640,7 +640,7 @@ fn the_deepest_txn_is_admitted_and_carried_out() {
         let limits = Limits { request_bytes_max: 1 << 20, txn_operations_max: 2 * TXN_DEPTH_MAX, quota_bytes: None };
         let gate = Gate::new(limits, Sizes::default(), Room::default());
         let request = gate.decode_txn(nested_txn(TXN_DEPTH_MAX).encode_to_vec().into()).unwrap();
-        let entry = gate.txn(request).unwrap().encode();
+        let entry = gate.txn(request).unwrap().encode(0);
         let mut world = World::new();
         let answer = world.apply_bytes(entry).unwrap();
         assert!(answer.starts_with("revision 2, then"), "{answer}");

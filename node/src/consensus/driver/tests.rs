@@ -4,8 +4,12 @@ use bytes::Bytes;
 use crossbeam_channel::{Receiver, bounded};
 
 use super::*;
-use crate::apply::Reply;
+use kuorum_proto::etcdserverpb::PutRequest;
+
+use crate::command::Command;
 use crate::consensus::answers::Answer;
+use crate::consensus::effects::Forward;
+use crate::consensus::proposals::Verdict;
 use crate::log::EntryKind;
 
 const ME: u64 = 1;
@@ -22,6 +26,8 @@ fn options(applied: u64) -> Options {
         catch_up_entries: 10,
         applied,
         boot_nonce: 42,
+        early_first_election: false,
+        seed: 1,
     }
 }
 
@@ -46,7 +52,18 @@ struct Bench {
     reads_failed: u64,
     proposals_failed: u64,
     released: Option<Release>,
+    messages: Vec<Message>,
+    forwards: Vec<Forward>,
+    verdicts: Vec<(u64, Verdict)>,
     applied: u64,
+    /// Of the last proposal.
+    number: u64,
+}
+
+/// A command under this number.
+fn put(number: u64) -> Bytes {
+    let request = PutRequest { key: "k".into(), ..PutRequest::default() };
+    Command::Put(request).encode(number, 0)
 }
 
 impl Bench {
@@ -60,7 +77,11 @@ impl Bench {
             reads_failed: 0,
             proposals_failed: 0,
             released: None,
+            messages: Vec::new(),
+            forwards: Vec::new(),
+            verdicts: Vec::new(),
             applied,
+            number: 0,
         };
         bench.carry_out();
         bench
@@ -97,6 +118,9 @@ impl Bench {
         self.reads_failed += effects.reads_failed;
         self.proposals_failed += effects.proposals_failed;
         self.released = effects.release.or(self.released.take());
+        self.messages.extend(effects.messages);
+        self.forwards.extend(effects.forwards);
+        self.verdicts.extend(effects.verdicts);
     }
 
     /// The log writes all that it was given, and what comes of it.
@@ -121,7 +145,9 @@ impl Bench {
 
     fn propose(&mut self) -> Receiver<Answer> {
         let (sender, receiver) = bounded(1);
-        self.handle(Event::Propose { data: Bytes::from_static(b"new"), waiter: Waiter::Thread(sender) });
+        self.number += 1;
+        let data = put(self.number);
+        self.handle(Event::Propose(Proposal { number: self.number, data, waiter: Waiter::Thread(sender) }));
         receiver
     }
 
@@ -138,8 +164,7 @@ impl Bench {
         (message.from, message.to) = (from, ME);
         message.term = self.driver.node.raft.term;
         change(&mut message);
-        self.driver.node.step(message).unwrap();
-        self.carry_out();
+        self.handle(Event::Message(Box::new(message)));
     }
 
     /// Elected by member 2 of three, with its own log written.
@@ -250,11 +275,236 @@ fn a_proposal_that_is_not_committed_in_time_is_answered_once() {
 fn a_read_without_a_leader_is_answered_in_time() {
     let mut bench = Bench::new(tail(0, 0, 0, &[1, 2, 3]), 0);
     let answer = bench.read();
-    assert_eq!((refusal(&bench.propose()), bench.proposals_failed), (Some(Refusal::NoLeader), 1));
     bench.tick(REQUEST_TICKS - 1);
     assert_eq!((refusal(&answer), bench.reads_failed), (None, 0));
     bench.tick(1);
     assert_eq!((refusal(&answer), bench.reads_failed), (Some(Refusal::NoLeader), 1));
+}
+
+#[test]
+fn a_proposal_waits_for_a_leader() {
+    let mut bench = Bench::new(tail(0, 0, 0, &[1, 2, 3]), 0);
+    let (late, answer) = (bench.propose(), bench.propose());
+    bench.tick(REQUEST_TICKS - 1);
+    assert_eq!(refusal(&late), None);
+    bench.tick(1);
+    assert_eq!((refusal(&late), refusal(&answer)), (Some(Refusal::Timeout), Some(Refusal::Timeout)));
+    let answer = bench.propose();
+    bench.elect();
+    bench.acknowledge(2);
+    assert_eq!(bench.apply(), [1, 2]);
+    assert!(answer.recv().unwrap().is_ok());
+}
+
+/// Member 1 of three, following member 2 in a term of its own, with an empty entry applied.
+fn following() -> Bench {
+    let mut bench = Bench::new(tail(0, 0, 0, &[1, 2, 3]), 0);
+    bench.follow(7, (0, 0), vec![entry(1, 7, "")], 1);
+    assert_eq!(bench.apply(), [1]);
+    bench
+}
+
+#[test]
+fn a_proposal_goes_to_the_leader_and_is_answered_where_it_was_made() {
+    let mut bench = following();
+    let answer = bench.propose();
+    let Forward { to, entries } = bench.forwards.pop().unwrap();
+    assert_eq!((to, entries), (2, vec![(1, put(1))]));
+    let place = Place { index: 2, term: 7 };
+    bench.handle(Event::Judged(Verdict { numbers: vec![1], outcome: Ok(place) }));
+    let replicated = LogEntry { term: 7, index: 2, kind: EntryKind::Normal, data: put(1) };
+    bench.follow(7, (1, 7), vec![replicated], 2);
+    assert_eq!(refusal(&answer), None);
+    assert_eq!(bench.apply(), [2]);
+    assert!(answer.recv().unwrap().is_ok());
+}
+
+#[test]
+fn a_verdict_that_comes_after_the_entry_changes_nothing() {
+    let mut bench = following();
+    let (answer, lost) = (bench.propose(), bench.propose());
+    bench.follow(7, (1, 7), vec![LogEntry { term: 7, index: 2, kind: EntryKind::Normal, data: put(1) }], 2);
+    bench.handle(Event::Judged(Verdict { numbers: vec![1], outcome: Ok(Place { index: 2, term: 7 }) }));
+    bench.apply();
+    assert!(answer.recv().unwrap().is_ok());
+    // The leader put the other one where another leader's entry stands by now.
+    bench.handle(Event::Judged(Verdict { numbers: vec![2], outcome: Ok(Place { index: 1, term: 6 }) }));
+    assert_eq!(refusal(&lost), Some(Refusal::LeaderChanged));
+}
+
+/// A verdict in the same round as the append that commits the entry, before the disk has it.
+#[test]
+fn a_verdict_between_commit_and_disk_changes_nothing() {
+    let mut bench = following();
+    let answer = bench.propose();
+    bench.step(MessageType::MsgAppend, 2, |message| {
+        (message.index, message.log_term, message.commit) = (1, 7, 2);
+        let replicated = LogEntry { term: 7, index: 2, kind: EntryKind::Normal, data: put(1) };
+        message.entries = vec![Entry::from(replicated)].into();
+    });
+    bench.handle(Event::Judged(Verdict { numbers: vec![1], outcome: Ok(Place { index: 2, term: 7 }) }));
+    assert_eq!(refusal(&answer), None);
+    bench.write();
+    assert_eq!(bench.apply(), [2]);
+    assert!(answer.recv().unwrap().is_ok());
+}
+
+#[test]
+fn a_forwarded_proposal_whose_place_was_taken_is_told() {
+    let mut bench = following();
+    let (lost, kept) = (bench.propose(), bench.propose());
+    bench.handle(Event::Judged(Verdict { numbers: vec![1, 2], outcome: Ok(Place { index: 2, term: 7 }) }));
+    // Another leader has the second of them, and something else in the first one's place.
+    let theirs = |index, data| LogEntry { term: 8, index, kind: EntryKind::Normal, data };
+    bench.follow(8, (1, 7), vec![theirs(2, Bytes::new()), theirs(3, put(2))], 3);
+    assert_eq!(refusal(&lost), Some(Refusal::LeaderChanged));
+    assert_eq!(bench.apply(), [2, 3]);
+    assert!(kept.recv().unwrap().is_ok());
+}
+
+#[test]
+fn a_proposal_that_was_not_taken_goes_to_the_next_leader() {
+    let mut bench = following();
+    let answer = bench.propose();
+    bench.handle(Event::Judged(Verdict { numbers: vec![1], outcome: Err(Declined::NotLeader) }));
+    bench.forwards.clear();
+    bench.tick(1);
+    assert_eq!(bench.forwards.pop().unwrap().to, 2, "which may lead by now");
+    bench.handle(Event::Judged(Verdict { numbers: vec![1], outcome: Err(Declined::TooManyRequests) }));
+    assert_eq!(refusal(&answer), Some(Refusal::TooManyRequests));
+}
+
+#[test]
+fn a_leader_says_what_became_of_what_others_sent() {
+    let mut bench = Bench::new(tail(0, 0, 0, &[1, 2, 3]), 0);
+    let forwarded = |numbers: &[u64]| Event::Forwarded {
+        from: 3,
+        entries: numbers.iter().map(|number| (*number, put(*number))).collect(),
+    };
+    bench.handle(forwarded(&[5, 6]));
+    let declined = Verdict { numbers: vec![5, 6], outcome: Err(Declined::NotLeader) };
+    assert_eq!(bench.verdicts, [(3, declined)]);
+    bench.verdicts.clear();
+    bench.elect();
+    bench.handle(forwarded(&[5, 6]));
+    let term = bench.driver.standing().term;
+    let placed = Verdict { numbers: vec![5, 6], outcome: Ok(Place { index: 2, term }) };
+    assert_eq!(bench.verdicts, [(3, placed)]);
+}
+
+#[test]
+fn what_vouches_for_the_log_waits_for_the_disk_and_heartbeats_do_not() {
+    let mut bench = following();
+    let kinds = |bench: &mut Bench| -> Vec<MessageType> {
+        std::mem::take(&mut bench.messages).iter().map(Message::get_msg_type).collect()
+    };
+    kinds(&mut bench);
+    bench.step(MessageType::MsgAppend, 2, |message| {
+        (message.index, message.log_term) = (1, 7);
+        message.entries = vec![Entry::from(entry(2, 7, "new"))].into();
+    });
+    assert_eq!(kinds(&mut bench), [], "acknowledged before it is written");
+    bench.step(MessageType::MsgHeartbeat, 2, |_| {});
+    assert_eq!(kinds(&mut bench), [MessageType::MsgHeartbeatResponse]);
+    bench.step(MessageType::MsgRequestVote, 3, |message| {
+        (message.term, message.index, message.log_term) = (8, 9, 8);
+        message.context = b"CampaignTransfer"[..].into();
+    });
+    assert_eq!(kinds(&mut bench), [], "voted before the vote is written");
+    bench.write();
+    assert_eq!(kinds(&mut bench), [MessageType::MsgAppendResponse, MessageType::MsgRequestVoteResponse]);
+}
+
+#[test]
+fn a_leader_whose_disk_stands_still_hands_over() {
+    let mut bench = Bench::new(tail(0, 0, 0, &[1, 2, 3]), 0);
+    bench.elect();
+    bench.acknowledge(1);
+    bench.propose();
+    bench.acknowledge(2);
+    for _ in 0..options(0).election_ticks {
+        assert!(bench.messages.iter().all(|message| message.get_msg_type() != MessageType::MsgTimeoutNow));
+        bench.step(MessageType::MsgHeartbeatResponse, 2, |_| {});
+        bench.tick(1);
+    }
+    let handed: Vec<u64> = bench
+        .messages
+        .iter()
+        .filter(|message| message.get_msg_type() == MessageType::MsgTimeoutNow)
+        .map(|message| message.to)
+        .collect();
+    assert_eq!(handed, [2]);
+}
+
+#[test]
+fn leadership_is_handed_over_when_asked() {
+    let mut bench = Bench::new(tail(0, 0, 0, &[1, 2, 3]), 0);
+    bench.elect();
+    bench.acknowledge(1);
+    let (sender, answer) = bounded(1);
+    bench.handle(Event::Transfer { to: None, waiter: Waiter::Thread(sender) });
+    // Held meanwhile, and sent to the new leader.
+    bench.propose();
+    assert!(bench.forwards.is_empty() && answer.is_empty());
+    let term = bench.driver.standing().term + 1;
+    bench.follow(term, (1, term - 1), vec![entry(2, term, "")], 1);
+    assert!(answer.recv().unwrap().is_ok());
+    assert_eq!(bench.forwards.pop().unwrap().to, 2);
+
+    for (to, expected) in [(Some(9), Refusal::BadLeaderTransferee), (Some(3), Refusal::TransferTimeout)] {
+        let mut bench = Bench::new(tail(0, 0, 0, &[1, 2, 3]), 0);
+        bench.elect();
+        bench.acknowledge(1);
+        let (sender, answer) = bounded(1);
+        bench.handle(Event::Transfer { to, waiter: Waiter::Thread(sender) });
+        bench.tick(options(0).election_ticks);
+        assert_eq!(refusal(&answer), Some(expected));
+    }
+}
+
+#[test]
+fn a_member_that_lost_its_log_is_told_to_leave() {
+    let mut bench = following();
+    bench.driver.handle(&mut vec![heartbeat(7, 2)], 1);
+    let why = bench.driver.effects().dead.unwrap();
+    assert!(why.contains("knows of entry 2 that this member acknowledged, but the log here ends at entry 1"), "{why}");
+    bench.driver.handle(&mut vec![heartbeat(6, 2)], 1);
+    assert_eq!(bench.driver.effects().dead, None, "of a leader of the past");
+}
+
+fn heartbeat(term: u64, commit: u64) -> Event {
+    let mut message = Message::default();
+    message.set_msg_type(MessageType::MsgHeartbeat);
+    (message.from, message.to, message.term, message.commit) = (2, ME, term, commit);
+    Event::Message(Box::new(message))
+}
+
+#[test]
+fn reads_that_come_during_a_round_share_the_next() {
+    let mut bench = following();
+    let asked = |bench: &mut Bench| {
+        let messages = std::mem::take(&mut bench.messages);
+        messages.iter().filter(|message| message.get_msg_type() == MessageType::MsgReadIndex).count()
+    };
+    let answers: Vec<_> = (0..3).map(|_| bench.read()).collect();
+    assert_eq!((asked(&mut bench), bench.driver.reads.asked()), (1, vec![1]));
+    let context = |counter: u64| -> Bytes { [ME, 42, counter].iter().flat_map(|part| part.to_be_bytes()).collect() };
+    let answer = |bench: &mut Bench, counter| {
+        bench.step(MessageType::MsgReadIndexResp, 2, |message| {
+            message.index = 1;
+            message.entries = vec![Entry { data: context(counter), ..Entry::default() }].into();
+        });
+    };
+    answer(&mut bench, 1);
+    assert_eq!((bench.reads.len(), asked(&mut bench), bench.driver.reads.asked()), (1, 1, vec![2]));
+    // Another leader: the round of the old one is over.
+    bench.follow(8, (1, 7), vec![entry(2, 8, "")], 1);
+    assert_eq!(bench.driver.reads.asked(), [3]);
+    answer(&mut bench, 2);
+    assert_eq!(bench.reads.len(), 1);
+    answer(&mut bench, 3);
+    assert_eq!(bench.reads.len(), 3);
+    assert!(answers.iter().all(|answer| answer.is_empty()));
 }
 
 #[test]
@@ -315,7 +565,7 @@ fn a_quorum_commits_and_reads_wait_for_it() {
     let mut bench = Bench::new(tail(0, 0, 0, &[1, 2, 3]), 0);
     bench.elect();
     bench.read();
-    assert!(bench.driver.reads.asked.is_empty(), "asked before a commit in this term");
+    assert!(bench.driver.reads.asked().is_empty(), "asked before a commit in this term");
     bench.acknowledge(1);
     let answer = bench.propose();
     bench.write();
@@ -338,8 +588,7 @@ fn a_read_context_is_used_once() {
     let answer = bench.read();
     // Half a second without an answer: asked anew, under another context.
     bench.tick(READ_RETRY_MS / TICK_MS);
-    let asked: Vec<u64> = bench.driver.reads.asked.keys().copied().collect();
-    assert_eq!(asked, [2]);
+    assert_eq!(bench.driver.reads.asked(), [2]);
     confirm(&mut bench, 1);
     assert!(bench.reads.is_empty(), "answered by the round that was given up");
     confirm(&mut bench, 2);
@@ -362,6 +611,7 @@ fn a_replaced_proposal_is_told_that_the_leader_changed() {
     assert_eq!(bench.apply(), [1, 2, 3]);
     assert_eq!(bench.proposals_failed, 2);
 }
+
 #[test]
 fn a_proposal_of_a_new_term_is_not_mistaken_for_one_that_was_cut_off() {
     let mut bench = Bench::new(tail(0, 0, 0, &[1, 2, 3]), 0);

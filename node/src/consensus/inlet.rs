@@ -1,0 +1,82 @@
+//! What comes from other members, on its way to the raft thread.
+
+use std::sync::Arc;
+
+use crate::cluster::MemberId;
+use crate::consensus::event::Event;
+use crate::consensus::inbox::Inbox;
+use crate::consensus::proposals::{Declined, Verdict};
+use crate::consensus::wire;
+use crate::transport::hello::Reason;
+use crate::transport::{self, Kind};
+
+/// Where frames of other members go that ask something of this process rather than of its log.
+pub(crate) trait Questions: Send + Sync {
+    /// Takes in a question or an answer.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn take(&self, from: MemberId, kind: Kind, payload: &[u8]) -> Result<(), String>;
+
+    /// What was last sent to this member may be lost, and its answers too.
+    fn lost(&self, member: MemberId);
+}
+
+/// Hands frames to whom they concern.
+pub(crate) struct Inlet {
+    inbox: Arc<Inbox<Event>>,
+    questions: Arc<dyn Questions>,
+}
+
+impl Inlet {
+    pub(crate) fn new(inbox: Arc<Inbox<Event>>, questions: Arc<dyn Questions>) -> Inlet {
+        Inlet { inbox, questions }
+    }
+}
+
+impl transport::Inlet for Inlet {
+    fn frame(&self, from: MemberId, kind: Kind, payload: &[u8]) -> Result<(), String> {
+        let named = |what: &'static str| move |error: &'static str| format!("{what} {error}");
+        let event = match kind {
+            Kind::Message => {
+                let message = wire::decode(payload).map_err(named("a message"))?;
+                if message.from != from.0 {
+                    return Err(format!("a message in the name of member {:x}", message.from));
+                }
+                Event::Message(Box::new(message))
+            }
+            Kind::Forward => {
+                let entries = wire::decode_forward(payload).map_err(named("commands"))?;
+                Event::Forwarded { from: from.0, entries }
+            }
+            Kind::Placed => Event::Judged(wire::decode_verdict(payload).map_err(named("a verdict"))?),
+            Kind::Ask | Kind::Answer => return self.questions.take(from, kind, payload),
+            Kind::Ping | Kind::Hello | Kind::Welcome | Kind::Refused => {
+                return Err(format!("a frame that has no place here: {kind:?}"));
+            }
+        };
+        self.inbox.push_from_peer(event, payload.len());
+        Ok(())
+    }
+
+    fn unsent(&self, _to: MemberId, kind: Kind, payload: &[u8]) {
+        // Of everything else the loss is noticed by whoever waits for an answer.
+        if kind == Kind::Forward
+            && let Ok(entries) = wire::decode_forward(payload)
+        {
+            let numbers = entries.into_iter().map(|(number, _)| number).collect();
+            self.inbox.push(Event::Judged(Verdict { numbers, outcome: Err(Declined::NotLeader) }));
+        }
+    }
+
+    fn lost(&self, member: MemberId) {
+        self.questions.lost(member);
+        self.inbox.push(Event::Lost { member: member.0 });
+    }
+
+    fn refused(&self, by: MemberId, reason: Reason, sentence: &str) {
+        if matches!(reason, Reason::Removed | Reason::Wiped) {
+            crate::fatal!("another member refuses this one for good", by = by.to_string(), reason = sentence);
+        }
+    }
+}

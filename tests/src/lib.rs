@@ -15,6 +15,7 @@
 
 pub mod client;
 pub mod clock;
+pub mod cluster;
 pub mod etcdctl;
 pub mod generate;
 pub mod lockstep;

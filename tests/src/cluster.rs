@@ -1,0 +1,110 @@
+//! Several members of one cluster on loopback.
+
+use std::time::Duration;
+
+use kuorum_proto::etcdserverpb as pb;
+
+use crate::client::Client;
+use crate::clock::Deadline;
+use crate::member::Member;
+use crate::subject::Subject;
+
+/// A cluster that has no leader by then hangs: an election takes a second or two.
+const LEADER_WITHIN: Duration = Duration::from_secs(60);
+/// A member that has not applied what the others have by then hangs.
+const ALIGNED_WITHIN: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+
+pub struct Cluster {
+    pub members: Vec<Member>,
+}
+
+impl Cluster {
+    /// Members that know of each other and are not started yet.
+    pub fn new(subject: &Subject, count: usize, flags: &[&str]) -> Cluster {
+        let mut members: Vec<Member> = (0..count).map(|_| Member::new(subject, flags)).collect();
+        for (number, member) in members.iter_mut().enumerate() {
+            member.name = format!("n{}", number + 1);
+        }
+        let description: Vec<String> =
+            members.iter().map(|member| format!("{}={}", member.name, member.peer_url())).collect();
+        for member in &mut members {
+            member.flags.push(format!("--initial-cluster={}", description.join(",")));
+        }
+        Cluster { members }
+    }
+
+    /// Starts fresh members and waits until each answers and knows the leader.
+    pub async fn started(subject: &Subject, count: usize, flags: &[&str]) -> Cluster {
+        let mut cluster = Cluster::new(subject, count, flags);
+        for member in &mut cluster.members {
+            member.start();
+        }
+        for member in &mut cluster.members {
+            member.ready().await;
+        }
+        cluster
+    }
+
+    pub fn client(&self, number: usize) -> Client {
+        Client::new(&self.members[number].endpoint())
+    }
+
+    /// The number of the member that leads, as it says itself.
+    pub async fn leader(&mut self) -> usize {
+        let deadline = Deadline::after(LEADER_WITHIN);
+        loop {
+            for number in 0..self.members.len() {
+                if self.members[number].is_running() && self.leads(number).await {
+                    return number;
+                }
+            }
+            assert!(!deadline.has_passed(), "no leader within {} s", LEADER_WITHIN.as_secs());
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    async fn leads(&self, number: usize) -> bool {
+        let status = async { self.client(number).maintenance.status(pb::StatusRequest {}).await };
+        match tokio::time::timeout(Duration::from_secs(2), status).await {
+            Ok(Ok(status)) => {
+                let status = status.into_inner();
+                status.header.is_some_and(|header| header.member_id == status.leader)
+            }
+            Ok(Err(_)) | Err(_) => false,
+        }
+    }
+
+    /// Any member that runs and does not lead.
+    pub async fn follower(&mut self) -> usize {
+        let leader = self.leader().await;
+        let running = (0..self.members.len()).filter(|number| *number != leader);
+        let running: Vec<usize> = running.filter(|number| self.members[*number].is_running()).collect();
+        *running.first().expect("one more member runs")
+    }
+
+    /// Waits until every running member has applied the same, and returns revision and hash.
+    ///
+    /// # Panics
+    /// When members at the same revision have different hashes, or never come to the same revision.
+    pub async fn aligned(&mut self) -> (i64, u32) {
+        let deadline = Deadline::after(ALIGNED_WITHIN);
+        loop {
+            let mut hashes = Vec::new();
+            for number in 0..self.members.len() {
+                if !self.members[number].is_running() {
+                    continue;
+                }
+                let hash = self.client(number).maintenance.hash_kv(pb::HashKvRequest { revision: 0 }).await;
+                let hash = hash.expect("a running member has a hash").into_inner();
+                hashes.push((hash.header.map_or(0, |header| header.revision), hash.hash));
+            }
+            if hashes.iter().all(|(revision, _)| *revision == hashes[0].0) {
+                assert!(hashes.iter().all(|hash| *hash == hashes[0]), "members diverged: {hashes:?}");
+                return hashes[0];
+            }
+            assert!(!deadline.has_passed(), "members stay apart: {hashes:?}");
+            tokio::time::sleep(POLL).await;
+        }
+    }
+}

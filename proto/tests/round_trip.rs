@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use kuorum_proto::etcdserverpb::{ReadSetEntry, RequestHeader};
+use kuorum_proto::membershippb::Attributes;
 use prost::{Message, Name};
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{
@@ -26,11 +27,12 @@ const NOT_CARRIED: [&str; 4] =
     ["leasepb.LeaseInternalRequest", "leasepb.LeaseInternalResponse", "raftpb.Message", "raftpb.MessageType"];
 
 /// What etcd has not.
-const ADDED: [&str; 4] = [
+const ADDED: [&str; 5] = [
     "field etcdserverpb.ReadSetEntry 1 key bytes optional",
     "field etcdserverpb.ReadSetEntry 2 mod_revision int64 optional",
     "field etcdserverpb.RequestHeader 2000 policy_epoch uint64 optional",
     "field etcdserverpb.RequestHeader 2001 read_set etcdserverpb.ReadSetEntry repeated",
+    "field membershippb.Attributes 2000 data_dir uint64 optional",
 ];
 
 /// Takes bytes that etcd wrote through one generated type; the outcome is what got lost.
@@ -243,4 +245,8 @@ fn additions_travel_under_their_numbers() {
     let bytes = "08011201751803807d048a7d050a01611005".to_owned() + "8a7d050a01621006";
     assert_eq!(hex(&header.encode_to_vec()), bytes);
     assert_eq!(RequestHeader::decode(unhex(&bytes).as_slice()), Ok(header));
+
+    let attributes = Attributes { name: "n".to_owned(), data_dir: 5, ..Attributes::default() };
+    assert_eq!(hex(&attributes.encode_to_vec()), "0a016e807d05");
+    assert_eq!(Attributes::decode(unhex("0a016e807d05").as_slice()), Ok(attributes));
 }

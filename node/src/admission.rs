@@ -15,7 +15,9 @@ use kuorum_proto::etcdserverpb::{
 use kuorum_proto::membershippb::ClusterMemberAttrSetRequest;
 use prost::Message;
 
+use crate::cluster::Change;
 use crate::command::{self, Command};
+use crate::log::EntryKind;
 use crate::mvcc::query::RangeQuery;
 use crate::refusal::Refusal;
 
@@ -26,10 +28,10 @@ const LEASE_TTL_SECONDS_MAX: i64 = 9_000_000_000;
 pub(crate) struct Admitted(Command);
 
 impl Admitted {
-    /// The payload of its entry, under the number by which its proposer finds it again.
-    pub(crate) fn encode(self, number: u64) -> Bytes {
+    /// What its entry holds, under the number by which its proposer finds it again.
+    pub(crate) fn into_entry(self, number: u64) -> (EntryKind, Bytes) {
         // No policy can be active in this release, so every command is judged under epoch 0.
-        self.0.encode(number, 0)
+        (self.0.kind(), self.0.encode(number, 0))
     }
 }
 
@@ -114,6 +116,11 @@ impl Gate {
         self.admit(Command::Alarm(request))
     }
 
+    /// A change of the members. What it meets is looked at when it is applied; its URLs must be well-formed by now.
+    pub(crate) fn membership(change: Change) -> Admitted {
+        Admitted(Command::Membership(change))
+    }
+
     /// What a member says of itself at start; not a client's request, so there is nothing to check.
     pub(crate) fn member_attributes(request: ClusterMemberAttrSetRequest) -> Admitted {
         Admitted(Command::MemberAttributes(request))
@@ -163,6 +170,7 @@ impl Command {
             Command::LeaseCheckpoint(request) => request.encoded_len(),
             Command::Alarm(request) => request.encoded_len(),
             Command::MemberAttributes(request) => request.encoded_len(),
+            Command::Membership(change) => change.encode(0).len(),
         }
     }
 }

@@ -20,7 +20,7 @@ use kuorum_proto::membershippb::ClusterMemberAttrSetRequest;
 
 use crate::admission::{shape, space};
 use crate::alarm::{self, Alarms};
-use crate::cluster::{self, MemberId, Members};
+use crate::cluster::{Change, Member, MemberId, Members, Reconfiguration};
 use crate::command::Command;
 use crate::consensus::answers::Answer;
 use crate::lease::{LeaseId, LeaseRow, Leases};
@@ -46,6 +46,8 @@ pub(crate) enum Reply {
     LeaseGrant(LeaseGrantResponse),
     LeaseRevoke(LeaseRevokeResponse),
     Alarm(AlarmResponse),
+    /// The members as they are after a change.
+    Members(Vec<Member>),
 }
 
 /// Why an entry was not carried out.
@@ -83,11 +85,18 @@ pub(crate) struct Applier {
     members: Members,
     /// Compactions applied since the last look, in order, for whoever carries them out on disk.
     compacted: Vec<Revision>,
+    /// What the change of the members applied last means for raft, until it is looked at.
+    reconfiguration: Option<Reconfiguration>,
 }
 
 impl Applier {
     pub(crate) fn new(writer: Writer, leases: Leases, alarms: Alarms, members: Members) -> Applier {
-        Applier { writer, leases, alarms, members, compacted: Vec::new() }
+        Applier { writer, leases, alarms, members, compacted: Vec::new(), reconfiguration: None }
+    }
+
+    /// What the entry applied last means for who votes, if it was of the kind that raft must hear of.
+    pub(crate) fn take_reconfiguration(&mut self) -> Option<Reconfiguration> {
+        self.reconfiguration.take()
     }
 
     /// Commits the batch under way and makes it visible.
@@ -103,13 +112,11 @@ impl Applier {
         match entry.kind {
             EntryKind::Normal if entry.data.is_empty() => return Ok(Ok(Reply::Empty)),
             EntryKind::Normal => {}
-            EntryKind::ConfChange | EntryKind::ConfChangeV2 => {
-                let what = "changing the membership is not in this release";
-                return Ok(Err(Refusal::Unimplemented(what)));
-            }
+            // Raft hears of each, also of one that is refused.
+            EntryKind::ConfChange | EntryKind::ConfChangeV2 => self.reconfiguration = Some(Reconfiguration::None),
         }
         let (index, entry_bytes) = (entry.index, entry.data.len());
-        let command = match Command::decode(entry.data) {
+        let command = match Command::decode(entry.kind, entry.data) {
             Ok((_, command)) => command,
             Err(error) => {
                 crate::warn!("skipped a log entry that is no command", index = index, error = error.to_string());
@@ -143,13 +150,17 @@ impl Applier {
             Command::LeaseCheckpoint(request) => Ok(self.lease_checkpoint(&request)),
             Command::Alarm(request) => self.alarm(&request),
             Command::MemberAttributes(request) => self.member_attributes(request),
+            Command::Membership(change) => self.membership(&change),
         }
     }
 
     /// What raised alarms forbid: NOSPACE whatever needs space, CORRUPT everything but clearing it.
     fn check_alarms(&self, command: &Command) -> Result<(), Refusal> {
         if self.alarms.corrupt()
-            && !matches!(command, Command::Alarm(_) | Command::LeaseCheckpoint(_) | Command::MemberAttributes(_))
+            && !matches!(
+                command,
+                Command::Alarm(_) | Command::LeaseCheckpoint(_) | Command::MemberAttributes(_) | Command::Membership(_)
+            )
         {
             return Err(Refusal::Corrupt);
         }
@@ -161,7 +172,8 @@ impl Applier {
             | Command::LeaseRevoke(_)
             | Command::LeaseCheckpoint(_)
             | Command::Alarm(_)
-            | Command::MemberAttributes(_) => false,
+            | Command::MemberAttributes(_)
+            | Command::Membership(_) => false,
         };
         if needs_space && self.alarms.no_space() { Err(Refusal::NoSpace) } else { Ok(()) }
     }
@@ -253,9 +265,21 @@ impl Applier {
         if member.data_dir == 0 {
             member.data_dir = attributes.data_dir;
         }
-        self.members.upsert(member);
-        self.writer.sys_put(cluster::MEMBERS_ROW, self.members.to_row());
+        self.members.put(member);
+        self.keep_members();
         Ok(Reply::Empty)
+    }
+
+    fn membership(&mut self, change: &Change) -> Result<Reply, Failure> {
+        self.reconfiguration = Some(self.members.change(change)?);
+        self.keep_members();
+        Ok(Reply::Members(self.members.list()))
+    }
+
+    fn keep_members(&mut self) {
+        for (name, row) in self.members.to_rows() {
+            self.writer.sys_put(name, row);
+        }
     }
 
     fn keep(&mut self, row: LeaseRow) {

@@ -4,6 +4,9 @@
 //! entries; readers get copies. Ids are computed exactly as etcd does, so that a data directory or a backup keeps its
 //! identity on either side.
 
+mod change;
+
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +15,10 @@ use kuorum_proto::etcdserverpb;
 use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use sha1::{Digest, Sha1};
+
+pub(crate) use change::{Change, Reconfiguration};
+
+use crate::refusal::Refusal;
 
 /// The id of a member, shown in hexadecimal as etcd does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -35,6 +42,8 @@ impl fmt::Display for ClusterId {
 
 /// Name of the row in the store's `sys` space that holds the member list.
 pub(crate) const MEMBERS_ROW: &[u8] = b"members";
+/// Name of the row that holds the ids of members that were removed; missing while none was.
+pub(crate) const REMOVED_ROW: &[u8] = b"removed";
 /// Name of the row that says whose store it is; written with the first member list and never changed.
 pub(crate) const IDENTITY_ROW: &[u8] = b"identity";
 
@@ -62,6 +71,12 @@ impl MemberId {
         let mut sorted = peer_urls.to_vec();
         sorted.sort();
         MemberId(id_of(&[sorted.concat().as_bytes(), token.as_bytes()]))
+    }
+
+    /// The id of a member added to a running cluster, at this second since 1970.
+    pub(crate) fn when_added(peer_urls: &[String], unix_seconds: u64) -> MemberId {
+        // etcd puts the time where the token stands at bootstrap, and no token.
+        MemberId::at_bootstrap(peer_urls, &unix_seconds.to_string())
     }
 }
 
@@ -93,41 +108,90 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// The member list as of the last applied entry. Cheap to clone; the apply thread alone changes it.
+impl Member {
+    /// A member that has not told its name and client URLs yet.
+    pub(crate) fn unstarted(id: MemberId, peer_urls: Vec<String>, is_learner: bool) -> Member {
+        Member { id, name: String::new(), peer_urls, client_urls: Vec::new(), is_learner, data_dir: 0 }
+    }
+
+    /// Whether it has told its name, as every member does when it has started.
+    pub(crate) fn has_started(&self) -> bool {
+        !self.name.is_empty()
+    }
+}
+
+/// The members as of the last applied entry, and those that were. Cheap to clone; the apply thread alone changes it.
 // A lock, since every shard reads the list while the apply thread replaces it; it is held for a clone of a few lines.
 #[derive(Clone)]
-pub(crate) struct Members(Arc<RwLock<Vec<Member>>>);
+pub(crate) struct Members(Arc<RwLock<Roster>>);
+
+#[derive(Default)]
+struct Roster {
+    /// Sorted by id.
+    members: Vec<Member>,
+    /// Never to come back under their ids.
+    removed: BTreeSet<MemberId>,
+}
+
+impl Roster {
+    /// Adds the member, or replaces what is known of it.
+    fn put(&mut self, member: Member) {
+        self.members.retain(|known| known.id != member.id);
+        self.members.push(member);
+        self.members.sort_by_key(|member| member.id);
+    }
+}
 
 impl Members {
     pub(crate) fn new(mut members: Vec<Member>) -> Members {
         members.sort_by_key(|member| member.id);
-        Members(Arc::new(RwLock::new(members)))
+        Members(Arc::new(RwLock::new(Roster { members, removed: BTreeSet::new() })))
     }
 
-    /// The member list from its row.
-    pub(crate) fn from_row(row: &[u8]) -> serde_json::Result<Members> {
-        serde_json::from_slice(row).map(Members::new)
+    /// The members from their rows.
+    pub(crate) fn from_rows(members: &[u8], removed: Option<&[u8]>) -> serde_json::Result<Members> {
+        let found = Members::new(serde_json::from_slice(members)?);
+        if let Some(row) = removed {
+            found.0.write().removed = serde_json::from_slice(row)?;
+        }
+        Ok(found)
     }
 
-    pub(crate) fn to_row(&self) -> Vec<u8> {
-        serde_json::to_vec(&*self.0.read()).expect("member ids and texts are always JSON")
+    /// The names of the rows in the store's `sys` space, and what they hold now.
+    pub(crate) fn to_rows(&self) -> [(&'static [u8], Vec<u8>); 2] {
+        let roster = self.0.read();
+        let always = "member ids and texts are always JSON";
+        let members = serde_json::to_vec(&roster.members).expect(always);
+        let removed = serde_json::to_vec(&roster.removed).expect(always);
+        [(MEMBERS_ROW, members), (REMOVED_ROW, removed)]
     }
 
     /// Every member, sorted by id.
     pub(crate) fn list(&self) -> Vec<Member> {
-        self.0.read().clone()
+        self.0.read().members.clone()
     }
 
     pub(crate) fn get(&self, id: MemberId) -> Option<Member> {
-        self.0.read().iter().find(|member| member.id == id).cloned()
+        self.0.read().members.iter().find(|member| member.id == id).cloned()
     }
 
-    /// Adds the member, or replaces what is known of it.
-    pub(crate) fn upsert(&self, member: Member) {
-        let mut members = self.0.write();
-        members.retain(|known| known.id != member.id);
-        members.push(member);
-        members.sort_by_key(|member| member.id);
+    pub(crate) fn is_learner(&self, id: MemberId) -> bool {
+        self.0.read().members.iter().any(|member| member.id == id && member.is_learner)
+    }
+
+    /// Whether a member of this id was removed from the cluster.
+    pub(crate) fn was_removed(&self, id: MemberId) -> bool {
+        self.0.read().removed.contains(&id)
+    }
+
+    /// Replaces what is known of a member.
+    pub(crate) fn put(&self, member: Member) {
+        self.0.write().put(member);
+    }
+
+    /// Carries out a change, or refuses it as every member does.
+    pub(crate) fn change(&self, change: &Change) -> Result<Reconfiguration, Refusal> {
+        self.0.write().change(change)
     }
 }
 
@@ -172,5 +236,8 @@ mod tests {
         let member = MemberId::at_bootstrap(&["http://localhost:2380".into()], "etcd-cluster");
         assert_eq!(member.to_string(), "8e9e05c52164694d");
         assert_eq!(ClusterId::of(&[member]).to_string(), "cdf818194e3a8c32");
+        // As etcd computes it: SHA-1 of the sorted URLs and the decimal seconds.
+        let added = MemberId::when_added(&["http://b:1".into(), "http://a:1".into()], 1_700_000_000);
+        assert_eq!(added.to_string(), "7b97771442acae57");
     }
 }

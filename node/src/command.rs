@@ -15,6 +15,9 @@ use kuorum_proto::membershippb::ClusterMemberAttrSetRequest;
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, check_wire_type, decode_key, decode_varint, skip_field};
 
+use crate::cluster::Change;
+use crate::log::EntryKind;
+
 /// Transactions may nest this deep on the wire, far past what `max-txn-ops` can admit (each level costs at least one
 /// operation of its budget) and far below what a stack of [`TXN_STACK_BYTES`] holds.
 pub(crate) const TXN_DEPTH_MAX: usize = 1_024;
@@ -41,6 +44,8 @@ pub(crate) enum Command {
     Alarm(AlarmRequest),
     /// A member tells the cluster its name and client URLs, once it has started.
     MemberAttributes(ClusterMemberAttrSetRequest),
+    /// A change of who the members are. Its entries are of a kind of their own, as raft must know of them.
+    Membership(Change),
 }
 
 /// An entry whose bytes are no command. Every member finds the same, so the entry counts as applied and changes
@@ -74,6 +79,9 @@ impl Command {
     /// The entry's payload. By `number` whoever proposed the command finds it again, 0 being none; `policy_epoch` is the
     /// epoch the command was judged under, 0 while no policy is active.
     pub(crate) fn encode(self, number: u64, policy_epoch: u64) -> Bytes {
+        if let Command::Membership(change) = self {
+            return change.encode(number);
+        }
         let header = (policy_epoch != 0).then(|| RequestHeader { policy_epoch, ..RequestHeader::default() });
         let mut request = InternalRaftRequest { header, id: number, ..InternalRaftRequest::default() };
         match self {
@@ -86,12 +94,32 @@ impl Command {
             Command::LeaseCheckpoint(checkpoint) => request.lease_checkpoint = Some(checkpoint),
             Command::Alarm(alarm) => request.alarm = Some(alarm),
             Command::MemberAttributes(attributes) => request.cluster_member_attr_set = Some(attributes),
+            Command::Membership(_) => unreachable!("encoded above"),
         }
         request.encode_to_vec().into()
     }
 
+    /// The kind of its entry.
+    pub(crate) fn kind(&self) -> EntryKind {
+        match self {
+            Command::Membership(_) => EntryKind::ConfChange,
+            _ => EntryKind::Normal,
+        }
+    }
+
     /// Reads an entry's payload. Keys and values are slices of it.
-    pub(crate) fn decode(payload: Bytes) -> Result<(RequestHeader, Command), DecodeError> {
+    pub(crate) fn decode(kind: EntryKind, payload: Bytes) -> Result<(RequestHeader, Command), DecodeError> {
+        match kind {
+            EntryKind::Normal => Command::decode_normal(payload),
+            EntryKind::ConfChange => match Change::decode(&payload) {
+                Ok(change) => Ok((RequestHeader::default(), Command::Membership(change))),
+                Err(what) => Err(DecodeError::Malformed(what)),
+            },
+            EntryKind::ConfChangeV2 => Err(DecodeError::Unknown),
+        }
+    }
+
+    fn decode_normal(payload: Bytes) -> Result<(RequestHeader, Command), DecodeError> {
         if let Some(txn) = sole_txn(&payload)? {
             return Ok((RequestHeader::default(), Command::Txn(txn)));
         }
@@ -271,7 +299,7 @@ mod tests {
     fn deep_transactions_survive_the_log() {
         for depth in [1, 2, 49, 50, 51, 127, 300] {
             let command = Command::Txn(nested(depth));
-            let (_, decoded) = Command::decode(command.clone().encode(9, 0)).unwrap();
+            let (_, decoded) = Command::decode(EntryKind::Normal, command.clone().encode(9, 0)).unwrap();
             assert_eq!(decoded, command, "nested {depth} deep");
         }
     }
@@ -286,7 +314,7 @@ mod tests {
     #[test]
     fn a_command_with_an_epoch_keeps_it() {
         let put = PutRequest { key: "k".into(), value: "v".into(), ..PutRequest::default() };
-        let (header, command) = Command::decode(Command::Put(put.clone()).encode(0, 7)).unwrap();
+        let (header, command) = Command::decode(EntryKind::Normal, Command::Put(put.clone()).encode(0, 7)).unwrap();
         assert_eq!((header.policy_epoch, command), (7, Command::Put(put)));
     }
 
@@ -294,8 +322,11 @@ mod tests {
         /// The fuzz target of commands: whatever stands in an entry, decoding ends, and what it gives encodes again.
         #[test]
         fn any_bytes_are_decoded_or_refused(bytes: Vec<u8>) {
-            if let Ok((_, command)) = Command::decode(bytes.into()) {
-                drop(command.encode(0, 0));
+            let bytes = Bytes::from(bytes);
+            for kind in [EntryKind::Normal, EntryKind::ConfChange, EntryKind::ConfChangeV2] {
+                if let Ok((_, command)) = Command::decode(kind, bytes.clone()) {
+                    drop(command.encode(0, 0));
+                }
             }
         }
 
@@ -305,7 +336,7 @@ mod tests {
             let at = at.index(bytes.len());
             bytes[at] = byte;
             bytes.truncate(cut.index(bytes.len()) + 1);
-            drop(Command::decode(bytes.clone().into()));
+            drop(Command::decode(EntryKind::Normal, bytes.clone().into()));
             txn_depth(&bytes.into());
         }
     }
@@ -317,10 +348,10 @@ mod tests {
             for flip in [0x01, 0x80, 0xff] {
                 let mut bytes = seed.to_vec();
                 bytes[at] ^= flip;
-                drop(Command::decode(bytes.clone().into()));
+                drop(Command::decode(EntryKind::Normal, bytes.clone().into()));
                 txn_depth(&bytes.into());
             }
         }
-        assert_eq!(Command::decode(Bytes::new()), Err(DecodeError::Unknown));
+        assert_eq!(Command::decode(EntryKind::Normal, Bytes::new()), Err(DecodeError::Unknown));
     }
 }

@@ -25,7 +25,7 @@ use crate::rpc::{CLUSTER_VERSION, Node, Options};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const CLUSTER_ID: HeaderName = HeaderName::from_static("x-etcd-cluster-id");
+pub(crate) const CLUSTER_ID: HeaderName = HeaderName::from_static("x-etcd-cluster-id");
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
 /// Stands for every origin or host in the flags.

@@ -19,6 +19,9 @@ pub(crate) enum Refusal {
     DuplicateKey,
     InvalidSortOption,
     RequestTooLarge,
+    BadMemberUrls,
+    /// A learner serves neither writes nor linearizable reads.
+    NotForLearner,
     /// Kuorum's own check of a field; the sentence names the field and what is allowed.
     Invalid(String),
 
@@ -31,10 +34,21 @@ pub(crate) enum Refusal {
     LeaseExists,
     LeaseTtlTooLarge,
     MemberNotFound,
+    MemberExists,
+    MemberNotLearner,
+    PeerUrlExists,
+    TooManyLearners,
+    LearnerNotReady,
+    /// Too few voters have started for the change to leave a quorum.
+    NotEnoughStarted,
 
     // The cluster's condition.
     TooManyRequests,
     NoLeader,
+    /// Too few voters have been connected for a while.
+    Unhealthy,
+    /// One change of the members at a time.
+    ReconfigurationPending,
     LeaderChanged,
     NotLeader,
     BadLeaderTransferee,

@@ -51,6 +51,7 @@ use crate::refusal::Refusal;
 use crate::transport::Peers;
 use crate::watch::Hub;
 
+pub(crate) use self::cluster::ChangeRules;
 pub(crate) use self::listen::bind;
 pub(crate) use self::shards::{serve, shards};
 
@@ -63,6 +64,7 @@ pub(crate) const MESSAGE_OVERHEAD_BYTES: usize = 512 << 10;
 /// What the handlers reach: one for the process.
 pub(crate) struct Node {
     pub(crate) limits: Limits,
+    pub(crate) rules: ChangeRules,
     pub(crate) facts: Arc<Facts>,
     pub(crate) consensus: consensus::Handle,
     pub(crate) store: Store,
@@ -107,7 +109,7 @@ impl Node {
     }
 
     pub(crate) fn is_learner(&self) -> bool {
-        self.members.get(self.facts.member_id).is_some_and(|member| member.is_learner)
+        self.members.is_learner(self.facts.member_id)
     }
 
     /// The quota as Status and metrics show it; zero when it is off.

@@ -1,6 +1,7 @@
 //! Wiring: builds the parts, starts their threads, stops them in reverse. Decides nothing else.
 
 mod data_dir;
+mod join;
 
 use std::fs::File;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use kuorum_proto::membershippb::{Attributes, ClusterMemberAttrSetRequest};
+use tokio::sync::Notify;
 
 use crate::admission::{self, Gate, space};
 use crate::alarm::Alarms;
@@ -29,6 +31,7 @@ use crate::mvcc::revision::Revision;
 use crate::policy::compaction::{Mode, Schedule};
 use crate::refusal::Refusal;
 use crate::transport::Peers;
+
 use crate::{alarm, apply, cluster, metrics, rpc, watch};
 use data_dir::DataDir;
 
@@ -81,8 +84,8 @@ pub fn run(config: Config) -> anyhow::Result<()> {
             address = address.to_string()
         );
     }
-    let signal = serving.wait_for_signal()?;
-    crate::info!("received signal; shutting down", signal = signal);
+    let signal = serving.wait_for_signal(&member.departed)?;
+    crate::info!("shutting down", reason = signal);
     hand_over(&member.node);
     serving.stop();
     member.stop()?;
@@ -112,6 +115,8 @@ struct Running {
     watch: watch::Running,
     clock: JoinHandle<()>,
     disk: JoinHandle<()>,
+    /// Told when this member was removed from the cluster.
+    departed: Arc<Notify>,
     /// Dropping it ends the clock and disk threads.
     stop: Sender<()>,
     /// Held until everything else has stopped.
@@ -150,8 +155,9 @@ impl Base {
         let (leases, alarms) = recover(config, &data.store)?;
         let questions = rpc::leader::Questions::new();
         let inlet = Arc::new(Inlet::new(Arc::clone(&inbox), Arc::new(questions.clone())));
-        let peers = Peers::new(data.identity, data.number, data.members.clone(), inlet);
-        peers.set_members(&data.members.list())?;
+        let own_urls = config.cluster.advertise_peer_urls.iter().map(|url| url.text().to_owned()).collect();
+        let peers = Peers::new(data.identity, data.number, own_urls, data.members.clone(), inlet);
+        peers.follow_members()?;
         Ok(Base {
             facts: Arc::new(Facts::new(data.identity.cluster_id, data.identity.member_id)),
             office: PostOffice::new(rpc::shards()),
@@ -192,6 +198,8 @@ impl Running {
         let (durability, durability_wanted) = crossbeam_channel::bounded(1);
         let (compacted, compacted_seen) = tokio::sync::watch::channel(0);
         let upkeep = Upkeep::new(jobs, compacted_seen);
+        let departed = Arc::new(Notify::new());
+        let members_changed = members_changed(&data, peers.clone(), Arc::clone(&departed));
         let (hub, feed, watch) = watch::start(data.store.clone(), Arc::clone(&facts), watch_options(config), started)?;
         let (apply_queue, apply) = apply::thread::start(apply::thread::Parts {
             applier: Applier::new(data.writer, leases.clone(), alarms.clone(), data.members.clone()),
@@ -200,6 +208,8 @@ impl Running {
             feed,
             compactions,
             applied: data.applied,
+            raft: Arc::clone(&inbox),
+            members_changed,
             sizes: sizes.clone(),
             slow: config.upkeep.slow_apply,
         })?;
@@ -241,13 +251,14 @@ impl Running {
         })?;
         let patience = REQUEST_PATIENCE + 2 * config.raft.election_timeout;
         let (consensus, store, members, watch_hub) = (handle, data.store, data.members, hub);
+        let rules = change_rules(config);
         #[rustfmt::skip]
         let node = rpc::Node {
-            limits, facts, consensus, store, leases, alarms, members, watch: watch_hub, upkeep, gate, peers, questions,
+            limits, rules, facts, consensus, store, leases, alarms, members, watch: watch_hub, upkeep, gate, peers, questions,
             patience, started,
         };
         let node = Arc::new(node);
-        Ok(Running { node, office, raft, apply_queue, apply, watch, clock, disk, stop, _lock: data.lock })
+        Ok(Running { node, office, raft, apply_queue, apply, watch, clock, disk, departed, stop, _lock: data.lock })
     }
 
     /// Stops in reverse: nobody proposes any more, then the log, then apply, then who looks at what was applied.
@@ -267,6 +278,23 @@ impl Running {
         self.node.store.persist()?;
         Ok(())
     }
+}
+
+/// What follows from a change of the members on this one: other connections, and its own end once it was removed.
+fn members_changed(data: &DataDir, peers: Peers, departed: Arc<Notify>) -> Box<dyn Fn() + Send> {
+    let (members, own) = (data.members.clone(), data.identity.member_id);
+    Box::new(move || {
+        if let Err(error) = peers.follow_members() {
+            crate::fatal!("the system gives no thread", error = error.to_string());
+        }
+        if members.was_removed(own) {
+            crate::warn!(
+                "the member has been permanently removed from the cluster",
+                "local-member-id" = own.to_string()
+            );
+            departed.notify_one();
+        }
+    })
 }
 
 /// Compactions on their way to the disk thread. The first is the newest before this start: where a crash interrupted its
@@ -336,7 +364,7 @@ fn introduce(config: &Config, data_dir: u64, node: &Arc<rpc::Node>) {
         member_attributes: Some(Attributes { name: config.member.name.clone(), client_urls, data_dir }),
     };
     let (done, is_done) = crossbeam_channel::bounded::<()>(1);
-    let alone = node.members.list().len() == 1;
+    let alone = matches!(&node.members.list()[..], [only] if only.id == node.facts.member_id);
     let introduction = {
         let node = Arc::clone(node);
         move || {
@@ -375,6 +403,11 @@ fn hand_over(node: &rpc::Node) {
         Ok(_) => crate::info!("leadership transfer succeeded"),
         Err(refusal) => crate::warn!("leadership transfer failed", error = refusal.to_string()),
     }
+}
+
+fn change_rules(config: &Config) -> rpc::ChangeRules {
+    let cluster = &config.cluster;
+    rpc::ChangeRules { strict: cluster.strict_reconfig_check, learners_max: cluster.learners_max }
 }
 
 fn watch_options(config: &Config) -> watch::Options {

@@ -16,12 +16,12 @@ mod link;
 
 use std::collections::BTreeMap;
 use std::net::TcpStream;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::RwLock;
 
-use crate::cluster::{Identity, Member, MemberId, Members};
+use crate::cluster::{Identity, MemberId, Members};
 pub(crate) use frame::Kind;
 use hello::{Hello, Reason};
 pub(crate) use hello::{MAGIC, Stream};
@@ -30,6 +30,8 @@ use link::Link;
 
 /// A connection on which nothing came, or nothing could be written, for so long is given up.
 const DEAD_AFTER: Duration = Duration::from_secs(5);
+/// Callers that this member's log does not know, and that it answers all the same.
+const GUESTS_MAX: usize = 16;
 
 /// Where frames from other members go, and news of the connections.
 pub(crate) trait Inlet: Send + Sync {
@@ -58,50 +60,112 @@ struct Inner {
     data_dir: u64,
     inlet: Arc<dyn Inlet>,
     inbound: Arc<Inbound>,
+    members: Members,
+    /// What this member says in its greetings.
+    own_urls: Vec<String>,
     // A lock: the raft thread sends while a change of the members adds and removes links. Write-locked for those alone.
-    links: RwLock<BTreeMap<MemberId, [Link; 2]>>,
+    links: RwLock<BTreeMap<MemberId, Links>>,
+}
+
+/// The ways out to one member.
+struct Links {
+    streams: [Link; 2],
+    /// It has called, and this member's log does not say yet that it is one.
+    is_guest: bool,
 }
 
 impl Peers {
-    /// No connections yet; see [`Peers::set_members`]. `data_dir` is the number of this member's data directory, 0 when it
-    /// has none.
-    pub(crate) fn new(identity: Identity, data_dir: u64, members: Members, inlet: Arc<dyn Inlet>) -> Peers {
-        let check = Box::new(move |hello: &Hello| check(identity, &members, hello));
-        let inbound = Arc::new(Inbound::new(check, Arc::clone(&inlet)));
-        Peers(Arc::new(Inner { identity, data_dir, inlet, inbound, links: RwLock::default() }))
+    /// No connections yet; see [`Peers::follow_members`]. `data_dir` is the number of this member's data directory, 0 when
+    /// it has none.
+    pub(crate) fn new(
+        identity: Identity,
+        data_dir: u64,
+        own_urls: Vec<String>,
+        members: Members,
+        inlet: Arc<dyn Inlet>,
+    ) -> Peers {
+        let inner = Arc::new_cyclic(|weak: &Weak<Inner>| {
+            let peers = Weak::clone(weak);
+            let known = members.clone();
+            let check = Box::new(move |hello: &Hello| {
+                check(identity, &known, hello)?;
+                if let Some(inner) = peers.upgrade() {
+                    Peers(inner).meet(hello);
+                }
+                Ok(())
+            });
+            let inbound = Arc::new(Inbound::new(check, Arc::clone(&inlet)));
+            Inner { identity, data_dir, inlet, inbound, members, own_urls, links: RwLock::default() }
+        });
+        Peers(inner)
     }
 
-    /// Keeps connections to these members and no others.
+    /// Keeps connections to the members as they are now and to no others, but for those who have called and are not known
+    /// to have been removed.
     ///
     /// # Errors
     /// When the system gives no thread.
-    pub(crate) fn set_members(&self, members: &[Member]) -> std::io::Result<()> {
+    pub(crate) fn follow_members(&self) -> std::io::Result<()> {
         let me = self.0.identity.member_id;
-        let others: BTreeMap<MemberId, &Member> =
-            members.iter().filter(|member| member.id != me).map(|member| (member.id, member)).collect();
+        let mut others = self.0.members.list();
+        others.retain(|member| member.id != me);
         let mut links = self.0.links.write();
-        let gone: Vec<MemberId> = links.keys().filter(|id| !others.contains_key(id)).copied().collect();
+        let is_gone = |id: &MemberId, link: &Links| {
+            !others.iter().any(|member| member.id == *id) && (!link.is_guest || self.0.members.was_removed(*id))
+        };
+        let gone: Vec<MemberId> = links.iter().filter(|(id, link)| is_gone(id, link)).map(|(id, _)| *id).collect();
         for id in gone {
-            for link in links.remove(&id).into_iter().flatten() {
+            for link in links.remove(&id).into_iter().flat_map(|links| links.streams) {
                 drop(link.stop());
             }
             self.0.inbound.end(Some(id));
         }
-        for (id, member) in others {
-            if let Some(known) = links.get(&id) {
-                for link in known {
-                    link.set_urls(member.peer_urls.clone());
+        for member in others {
+            match links.get_mut(&member.id) {
+                Some(known) => {
+                    known.is_guest = false;
+                    for link in &known.streams {
+                        link.set_urls(member.peer_urls.clone());
+                    }
                 }
-                continue;
+                None => {
+                    let streams = self.links_to(member.id, &member.peer_urls)?;
+                    links.insert(member.id, Links { streams, is_guest: false });
+                }
             }
-            let start = |stream| {
-                let Identity { cluster_id, member_id } = self.0.identity;
-                let hello = Hello { stream, cluster: cluster_id, from: member_id, to: id, data_dir: self.0.data_dir };
-                Link::start(hello, member.peer_urls.clone(), Arc::clone(&self.0.inlet))
-            };
-            links.insert(id, [start(Stream::Messages)?, start(Stream::Requests)?]);
         }
         Ok(())
+    }
+
+    fn links_to(&self, id: MemberId, urls: &[String]) -> std::io::Result<[Link; 2]> {
+        let start = |stream| {
+            let Identity { cluster_id, member_id } = self.0.identity;
+            let peer_urls = self.0.members.get(member_id).map_or_else(|| self.0.own_urls.clone(), |own| own.peer_urls);
+            let data_dir = self.0.data_dir;
+            let hello = Hello { stream, cluster: cluster_id, from: member_id, to: id, data_dir, peer_urls };
+            Link::start(hello, urls.to_vec(), Arc::clone(&self.0.inlet))
+        };
+        Ok([start(Stream::Messages)?, start(Stream::Requests)?])
+    }
+
+    /// A member calls that this one does not know: one that was added while this one was away, or all of them when this one
+    /// has just joined. It can be answered where it says that it is.
+    fn meet(&self, hello: &Hello) {
+        let mut links = self.0.links.write();
+        let guests = links.values().filter(|links| links.is_guest).count();
+        if links.contains_key(&hello.from) || hello.peer_urls.is_empty() || guests >= GUESTS_MAX {
+            return;
+        }
+        match self.links_to(hello.from, &hello.peer_urls) {
+            Ok(streams) => drop(links.insert(hello.from, Links { streams, is_guest: true })),
+            Err(error) => crate::warn!("a peer's connection gets no thread", error = error.to_string()),
+        }
+    }
+
+    /// For how long there has been a connection to this member; `None` when there is none.
+    pub(crate) fn connected_for(&self, member: MemberId) -> Option<Duration> {
+        let links = self.0.links.read();
+        links.get(&member).and_then(|links| links.streams[Stream::Messages as usize].connected_for())
     }
 
     /// Sends a frame. Returns false when it is lost already: the member is unknown, or does not keep up.
@@ -114,7 +178,7 @@ impl Peers {
         write: impl FnOnce(&mut Vec<u8>),
     ) -> bool {
         let links = self.0.links.read();
-        links.get(&to).is_some_and(|links| links[stream as usize].send(urgent, kind, write))
+        links.get(&to).is_some_and(|links| links.streams[stream as usize].send(urgent, kind, write))
     }
 
     /// Takes over a connection to the peer URL that begins with [`MAGIC`], which is still to be read. `guest` is dropped
@@ -127,7 +191,7 @@ impl Peers {
     pub(crate) fn stop(&self) {
         self.0.inbound.end(None);
         let links = std::mem::take(&mut *self.0.links.write());
-        for link in links.into_values().flatten() {
+        for link in links.into_values().flat_map(|links| links.streams) {
             // Not waited for: a thread that still dials would keep the stop for seconds, and holds nothing.
             drop(link.stop());
         }
@@ -154,12 +218,17 @@ fn check(identity: Identity, members: &Members, hello: &Hello) -> Result<(), (Re
             format!("member {from} asks for member {}, but here is member {member_id}; correct its peer URL", hello.to),
         ));
     }
-    let Some(known) = members.get(from) else {
+    if members.was_removed(from) {
         return Err((
-            Reason::Stranger,
-            format!("member {from} is not known to member {member_id} of cluster {cluster_id}"),
+            Reason::Removed,
+            format!(
+                "member {from} has been permanently removed from cluster {cluster_id}: its data directory is of no more use; \
+                 to run it again, add it anew (member add) and start it with an empty one"
+            ),
         ));
-    };
+    }
+    // Unknown: this member may not have heard of it yet.
+    let Some(known) = members.get(from) else { return Ok(()) };
     if known.data_dir != 0 && hello.data_dir != 0 && known.data_dir != hello.data_dir {
         return Err((
             Reason::Wiped,

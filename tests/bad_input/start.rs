@@ -66,7 +66,7 @@ fn joining_a_cluster_without_data_is_refused_and_a_restart_is_not() {
         let subject = Subject::kuorum();
         let mut member = Member::new(&subject, &["--initial-cluster-state=existing"]);
         if !subject.is_etcd {
-            refused(&member, &member.arguments()).says(&["initial-cluster-state", "existing"]);
+            refused(&member, &member.arguments()).says(&["initial-cluster-state", "existing", "names no other member"]);
         }
         let flags = std::mem::take(&mut member.flags);
         member.start();

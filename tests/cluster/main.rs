@@ -1,12 +1,13 @@
 //! Several members: they agree, survive the loss of some, and refuse what can't be agreed on.
 //!
-//! `agreement` is what clients see of a cluster that is whole, `loss` of one that has lost members, `strangers` what is
-//! refused at the peer URL.
+//! `agreement` is what clients see of a cluster that is whole, `loss` of one that has lost members, `membership` of one whose
+//! members change, `strangers` what is refused at the peer URL.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod agreement;
 mod loss;
+mod membership;
 mod strangers;
 
 use bytes::Bytes;

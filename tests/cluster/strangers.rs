@@ -51,10 +51,21 @@ fn a_member_that_lost_its_directory_is_sent_away() {
             put(&mut cluster.client(number), "k", "v").await.unwrap();
         }
         cluster.aligned().await;
+        for member in &mut cluster.members {
+            member.kill();
+        }
+        std::fs::remove_dir_all(cluster.members[follower].data_dir()).unwrap();
+        // First alone: with the others there it would hear at once that it is known.
+        cluster.members[follower].start();
+        let deadline = Deadline::after(SAID_WITHIN);
+        while !cluster.members[follower].log().contains("a peer can't be reached") {
+            assert!(!deadline.has_passed());
+            tokio::time::sleep(POLL).await;
+        }
+        for number in (0..3).filter(|number| *number != follower) {
+            cluster.members[number].start();
+        }
         let member = &mut cluster.members[follower];
-        member.kill();
-        std::fs::remove_dir_all(member.data_dir()).unwrap();
-        member.start();
         let exit = member.exited_within(SAID_WITHIN).expect("it gives up");
         assert!(!exit.success());
         let log = member.log();

@@ -46,6 +46,18 @@ impl Cluster {
         cluster
     }
 
+    /// A member that is to join, not yet added nor started, with the `--initial-cluster` that the others would tell it.
+    pub fn joining(&mut self, subject: &Subject, flags: &[&str]) -> usize {
+        let mut member = Member::new(subject, flags);
+        member.name = format!("n{}", self.members.len() + 1);
+        let all = self.members.iter().chain([&member]);
+        let description: Vec<String> = all.map(|member| format!("{}={}", member.name, member.peer_url())).collect();
+        member.flags.push(format!("--initial-cluster={}", description.join(",")));
+        member.flags.push("--initial-cluster-state=existing".to_owned());
+        self.members.push(member);
+        self.members.len() - 1
+    }
+
     pub fn client(&self, number: usize) -> Client {
         Client::new(&self.members[number].endpoint())
     }
@@ -81,6 +93,26 @@ impl Cluster {
         let running = (0..self.members.len()).filter(|number| *number != leader);
         let running: Vec<usize> = running.filter(|number| self.members[*number].is_running()).collect();
         *running.first().expect("one more member runs")
+    }
+
+    /// As [`Cluster::aligned`], for a cluster with learners, which tell no hash: waits until all are at one revision.
+    pub async fn aligned_by_status(&mut self) {
+        let deadline = Deadline::after(ALIGNED_WITHIN);
+        loop {
+            let mut revisions = Vec::new();
+            for number in 0..self.members.len() {
+                if self.members[number].is_running() {
+                    let status = self.client(number).maintenance.status(pb::StatusRequest {}).await;
+                    let status = status.expect("a running member has a status").into_inner();
+                    revisions.push(status.header.map_or(0, |header| header.revision));
+                }
+            }
+            if revisions.iter().all(|revision| *revision == revisions[0]) {
+                return;
+            }
+            assert!(!deadline.has_passed(), "members stay apart: {revisions:?}");
+            tokio::time::sleep(POLL).await;
+        }
     }
 
     /// Waits until every running member has applied the same, and returns revision and hash.

@@ -47,9 +47,9 @@ const EDGES: [Edge; 12] = [
     // Clocks, each a seam with its own reason at the call.
     Edge {
         name: "Instant::now",
-        allowed: &["server", "rpc", "maintenance", "consensus/runner", "apply/thread", "log/disk"],
+        allowed: &["server", "rpc", "maintenance", "consensus/runner", "apply/thread", "log/disk", "transport/link"],
     },
-    Edge { name: "SystemTime::now", allowed: &["trace", "server", "maintenance"] },
+    Edge { name: "SystemTime::now", allowed: &["trace", "server", "maintenance", "rpc/cluster"] },
     Edge { name: "rand", allowed: &["server", "consensus", "rpc"] },
     Edge { name: "protobuf", allowed: &["consensus"] },
 ];

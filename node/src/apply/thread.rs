@@ -13,6 +13,7 @@ use crate::apply::{Applier, Reply};
 use crate::command::TXN_STACK_BYTES;
 use crate::consensus::answers::{Answer, Delivery, Waiter};
 use crate::consensus::effects::Committed;
+use crate::consensus::event::Event;
 use crate::consensus::handle::Shared;
 use crate::consensus::inbox::Inbox;
 use crate::metrics;
@@ -47,6 +48,10 @@ pub(crate) struct Parts {
     /// was changed since the one before. Full, it makes apply wait.
     pub(crate) compactions: Sender<Revision>,
     pub(crate) applied: AppliedMark,
+    /// The raft thread, told of changes of the members once they are committed to the store.
+    pub(crate) raft: Arc<Inbox<Event>>,
+    /// Called before it is, for the connections to members.
+    pub(crate) members_changed: Box<dyn Fn() + Send>,
     /// Told how much each batch added, so that a quota holds between two looks at the disk.
     pub(crate) sizes: Sizes,
     /// How long a batch may take before the log says so (etcd: --warning-apply-duration).
@@ -143,14 +148,21 @@ impl Applying {
         let begun = Instant::now();
         let entries = batch.len();
         let mut answers: Vec<(Waiter, Answer)> = Vec::with_capacity(batch.len());
+        let mut reconfigured = Vec::new();
         let mut bytes = 0;
         for Committed { entry, waiter } in batch {
             bytes += entry.data.len() as u64;
             let AppliedMark { index: applied, .. } = self.parts.applied;
             assert!(entry.index == applied + 1, "entry {} applied after {}", entry.index, applied);
             self.parts.applied = AppliedMark { index: entry.index, term: entry.term };
+            let index = entry.index;
             let answer = self.parts.applier.apply(entry).unwrap_or_else(|error| stop_for(&error));
-            answers.push((waiter, answer));
+            match self.parts.applier.take_reconfiguration() {
+                Some(reconfiguration) => {
+                    reconfigured.push(Event::Reconfigured { index, reconfiguration, waiter, answer });
+                }
+                None => answers.push((waiter, answer)),
+            }
         }
         let applied = begun.elapsed();
         let committed = self.parts.applier.commit(self.parts.applied).unwrap_or_else(|error| stop_for(&error));
@@ -168,6 +180,12 @@ impl Applying {
         // Watchers hear of a change before its writer does: etcd notifies inside the write.
         self.parts.feed.publish(committed);
         self.parts.sizes.add_allocated_bytes(bytes);
+        if !reconfigured.is_empty() {
+            (self.parts.members_changed)();
+        }
+        for event in reconfigured {
+            self.parts.raft.push(event);
+        }
         self.parts.shared.set_applied(self.parts.applied.index);
         for revision in self.parts.applier.compacted.drain(..) {
             // The disk thread is gone at a stop; the next start goes on with the newest.
@@ -255,6 +273,8 @@ mod tests {
             feed,
             compactions,
             applied,
+            raft: Arc::new(Inbox::new()),
+            members_changed: Box::new(|| ()),
             sizes: Sizes::default(),
             slow: Duration::MAX,
         };

@@ -68,7 +68,7 @@ impl Url {
         }
     }
 
-    pub(super) fn parse(text: &str) -> Result<Url, String> {
+    pub(crate) fn parse(text: &str) -> Result<Url, String> {
         let text = text.trim();
         let (scheme, rest) = split_scheme(text)?;
         let (host, port) = match scheme {

@@ -18,18 +18,19 @@ mod tests;
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use raft::eraftpb::{Entry, Message, MessageType};
+use raft::eraftpb::{ConfChange, ConfChangeType, Entry, Message, MessageType};
 use raft::{Config, RawNode, ReadOnlyOption, Ready, StateRole, Storage};
 use slog::{Discard, Logger, o};
 
 use crate::apply::Reply;
-use crate::consensus::answers::Waiter;
+use crate::cluster::Reconfiguration;
+use crate::consensus::answers::{Answer, Waiter};
 use crate::consensus::effects::{Append, Committed, Effects, Release};
 use crate::consensus::event::Event;
-use crate::consensus::proposals::{Declined, Place, Proposal, Proposals};
+use crate::consensus::proposals::{Declined, Payload, Place, Proposal, Proposals};
 use crate::consensus::read_index::Reads;
 use crate::consensus::tail::Tail;
-use crate::log::{HardState, LogEntry, SnapshotMark};
+use crate::log::{EntryKind, HardState, LogEntry, SnapshotMark};
 use crate::refusal::Refusal;
 
 /// Entries committed and not yet applied past which proposals are refused (etcd: maxGapBetweenApplyAndCommitIndex).
@@ -47,6 +48,8 @@ const TAIL_BYTES_MAX: u64 = 128 << 20;
 /// Ticks after which an unanswered read-index round is asked anew (etcd: 500 ms).
 const READ_RETRY_MS: u64 = 500;
 
+/// Ticks after which a leader that was removed hands over: the others need a round or two to apply the removal.
+const LEAVE_AFTER_TICKS: u64 = 2;
 /// Ticks a member that has just started waits less than others for a leader (etcd: --initial-election-tick-advance).
 const FIRST_ELECTION_TICKS: u64 = 2;
 
@@ -85,6 +88,11 @@ pub(crate) struct Driver {
     release_asked: u64,
     /// Index of the last entry handed on as committed. Raft's own commit index runs ahead of it.
     handed_on: u64,
+    /// Changes of the members that are handed on and of which the apply thread has not told yet, in index order. Bounded by
+    /// the entries that may be committed and not applied.
+    reconfigurations: VecDeque<u64>,
+    /// When this member was found to lead a cluster that it was removed from.
+    removed_ticks: Option<u64>,
     effects: Effects,
 }
 
@@ -115,8 +123,28 @@ struct Transfer {
 /// A command and who gets to know what becomes of it.
 enum Offer {
     Here(Proposal, u64),
-    There { from: u64, number: u64, data: Bytes },
+    There { from: u64, payload: Payload },
     Nobody(Bytes),
+}
+
+impl Offer {
+    /// The entry that would hold it.
+    fn entry(&self) -> Entry {
+        let (kind, data) = match self {
+            Offer::Here(Proposal { payload, .. }, _) | Offer::There { payload, .. } => (payload.kind, &payload.data),
+            Offer::Nobody(data) => (EntryKind::Normal, data),
+        };
+        LogEntry { term: 0, index: 0, kind, data: data.clone() }.into()
+    }
+
+    fn is_change(&self) -> bool {
+        match self {
+            Offer::Here(Proposal { payload, .. }, _) | Offer::There { payload, .. } => {
+                payload.kind != EntryKind::Normal
+            }
+            Offer::Nobody(_) => false,
+        }
+    }
 }
 
 /// The raft thread's view, for whoever asks.
@@ -190,6 +218,8 @@ impl Driver {
             seen: (0, 0, StateRole::Follower),
             release_asked,
             handed_on: release_asked,
+            reconfigurations: VecDeque::new(),
+            removed_ticks: None,
             effects: Effects::default(),
         };
         driver.draw_election_timeout();
@@ -205,6 +235,7 @@ impl Driver {
         self.reads.expire(self.now_ticks, self.node.raft.leader_id != 0, &mut self.effects);
         self.ask_reads();
         self.hand_over_if_disk_stands_still();
+        self.leave_if_removed();
         self.let_go_of_held();
         if let Some(late) = self.transfer.take_if(|transfer| transfer.expires_ticks <= self.now_ticks) {
             self.effects.answers.push((late.waiter, Err(Refusal::TransferTimeout)));
@@ -213,9 +244,6 @@ impl Driver {
 
     /// Takes in one round of events. `applied` is how far the apply thread has come.
     pub(crate) fn handle(&mut self, events: &mut Vec<Event>, applied: u64) {
-        if applied > self.node.raft.raft_log.applied {
-            self.node.advance_apply_to(applied);
-        }
         let mut offers = Vec::new();
         for event in events.drain(..) {
             match event {
@@ -226,7 +254,7 @@ impl Driver {
                     }
                 }
                 Event::Forwarded { from, entries } => {
-                    offers.extend(entries.into_iter().map(|(number, data)| Offer::There { from, number, data }));
+                    offers.extend(entries.into_iter().map(|payload| Offer::There { from, payload }));
                 }
                 Event::Judged(verdict) => {
                     self.proposals.judged(&verdict, self.handed_on, &mut self.effects);
@@ -237,9 +265,18 @@ impl Driver {
                 Event::Message(message) => self.step(*message),
                 Event::Lost { member } => self.node.report_unreachable(member),
                 Event::Transfer { to, waiter } => self.transfer_leader(to, waiter),
+                Event::Reconfigured { index, reconfiguration, waiter, answer } => {
+                    self.reconfigure(index, reconfiguration);
+                    self.effects.answers.push((waiter, answer));
+                }
+                Event::CaughtUp { learner, waiter } => {
+                    let answer = self.check_caught_up(learner);
+                    self.effects.answers.push((waiter, answer));
+                }
                 Event::Stop => self.refuse_all(&Refusal::Stopped),
             }
         }
+        self.advance_applied(applied);
         self.propose(offers);
         self.ask_reads();
     }
@@ -311,7 +348,21 @@ impl Driver {
         (leader != 0 && leader != self.options.member_id).then_some(leader)
     }
 
+    /// Proposes commands as one batch, and each change of the members by itself, if none is under way.
     fn propose(&mut self, offers: Vec<Offer>) {
+        let (changes, commands): (Vec<_>, Vec<_>) = offers.into_iter().partition(Offer::is_change);
+        self.propose_batch(commands);
+        for change in changes {
+            // Raft would quietly make an empty entry of a second one.
+            if self.leads() && self.node.raft.has_pending_conf() {
+                self.decline(vec![change], Declined::ReconfigurationPending);
+            } else {
+                self.propose_batch(vec![change]);
+            }
+        }
+    }
+
+    fn propose_batch(&mut self, offers: Vec<Offer>) {
         if offers.is_empty() {
             return;
         }
@@ -326,12 +377,7 @@ impl Driver {
         let mut message = Message::default();
         message.set_msg_type(MessageType::MsgPropose);
         message.from = self.options.member_id;
-        for offer in &offers {
-            let (Offer::Here(Proposal { data, .. }, _) | Offer::There { data, .. } | Offer::Nobody(data)) = offer;
-            let mut entry = Entry::default();
-            entry.set_data(data.clone());
-            message.entries.push(entry);
-        }
+        message.entries = offers.iter().map(Offer::entry).collect::<Vec<_>>().into();
         let before = raft.raft_log.last_index();
         let term = raft.term;
         if self.node.step(message).is_err() {
@@ -346,7 +392,7 @@ impl Driver {
                 Offer::Here(proposal, expires_ticks) => {
                     self.proposals.place(place, proposal.waiter, expires_ticks, &mut self.effects);
                 }
-                Offer::There { from, number, .. } => self.effects.judge(from, number, Ok(place)),
+                Offer::There { from, payload } => self.effects.judge(from, payload.number, Ok(place)),
                 Offer::Nobody(_) => {}
             }
         }
@@ -357,16 +403,14 @@ impl Driver {
         let leader = self.other_leader();
         let mut elsewhere = Vec::new();
         for offer in offers {
-            match (offer, declined) {
-                (Offer::Here(proposal, expires_ticks), Declined::NotLeader) => {
-                    elsewhere.push((proposal, expires_ticks))
-                }
-                (Offer::Here(proposal, _), Declined::TooManyRequests) => {
+            match offer {
+                Offer::Here(proposal, expires_ticks) => match declined.refusal() {
                     // Never proposed, so no failed proposal either, as in etcd.
-                    self.effects.answers.push((proposal.waiter, Err(Refusal::TooManyRequests)));
-                }
-                (Offer::There { from, number, .. }, _) => self.effects.judge(from, number, Err(declined)),
-                (Offer::Nobody(_), _) => {}
+                    Some(refusal) => self.effects.answers.push((proposal.waiter, Err(refusal))),
+                    None => elsewhere.push((proposal, expires_ticks)),
+                },
+                Offer::There { from, payload } => self.effects.judge(from, payload.number, Err(declined)),
+                Offer::Nobody(_) => {}
             }
         }
         self.proposals.send(leader, elsewhere, &mut self.effects);
@@ -379,6 +423,67 @@ impl Driver {
         } else if self.leads() && self.node.raft.lead_transferee.is_none() {
             let held = self.proposals.take_held();
             self.propose(held.into_iter().map(|(proposal, expires)| Offer::Here(proposal, expires)).collect());
+        }
+    }
+
+    /// Tells raft how far the store has come: not past a change of the members that raft has not heard of yet, or it might
+    /// let another begin, or stand for election without knowing who votes.
+    fn advance_applied(&mut self, applied: u64) {
+        let applied = self.reconfigurations.front().map_or(applied, |index| applied.min(index - 1));
+        if applied > self.node.raft.raft_log.applied {
+            self.node.advance_apply_to(applied);
+        }
+    }
+
+    /// Puts in force what an applied change of the members means for who votes.
+    fn reconfigure(&mut self, index: u64, reconfiguration: Reconfiguration) {
+        let first = self.reconfigurations.pop_front();
+        assert!(first == Some(index), "change {index} of the members applied while {first:?} is the next");
+        self.advance_applied(index - 1);
+        let (kind, id) = match reconfiguration {
+            Reconfiguration::Voter(id) => (ConfChangeType::AddNode, id),
+            Reconfiguration::Learner(id) => (ConfChangeType::AddLearnerNode, id),
+            Reconfiguration::Gone(id) => (ConfChangeType::RemoveNode, id),
+            Reconfiguration::None => return,
+        };
+        let mut change = ConfChange::default();
+        change.set_change_type(kind);
+        change.node_id = id.0;
+        match self.node.apply_conf_change(&change) {
+            Ok(conf_state) => self.node.mut_store().set_conf_state(conf_state),
+            Err(error) => {
+                self.effects.dead = Some(format!(
+                    "raft does not take change {index} of the members ({error}): restart this member; if it happens again, \
+                     remove it from the cluster and add it anew"
+                ));
+            }
+        }
+    }
+
+    /// Whether a learner holds so much of the log that it would not hold up the others once it votes.
+    fn check_caught_up(&self, learner: u64) -> Answer {
+        let raft = &self.node.raft;
+        if !self.leads() {
+            return Err(Refusal::NotLeader);
+        }
+        let matched = raft.prs().get(learner).map(|progress| progress.matched).ok_or(Refusal::MemberNotFound)?;
+        let own = raft.raft_log.persisted;
+        // At least nine tenths, reckoned without loss.
+        let ready = u128::from(matched) * 10 >= u128::from(own) * 9;
+        if ready { Ok(Reply::Empty) } else { Err(Refusal::LearnerNotReady) }
+    }
+
+    /// A leader that was removed goes on leading, without a vote of its own, until another takes over. The others are given
+    /// a moment first: who has not applied the removal yet does not stand for election.
+    fn leave_if_removed(&mut self) {
+        let id = self.options.member_id;
+        if !self.leads() || self.node.raft.prs().get(id).is_some() {
+            self.removed_ticks = None;
+            return;
+        }
+        let since = *self.removed_ticks.get_or_insert(self.now_ticks);
+        if self.now_ticks >= since + LEAVE_AFTER_TICKS && self.node.raft.lead_transferee.is_none() {
+            self.transfer_leader(None, Waiter::None);
         }
     }
 
@@ -568,6 +673,9 @@ impl Driver {
         for entry in entries {
             let entry = LogEntry::from(&entry);
             self.handed_on = entry.index;
+            if entry.kind != EntryKind::Normal {
+                self.reconfigurations.push_back(entry.index);
+            }
             let waiter = self.proposals.waiter_of(&entry, &mut self.effects);
             self.effects.committed.push(Committed { entry, waiter });
         }

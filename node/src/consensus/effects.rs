@@ -1,10 +1,9 @@
 //! What must happen after the driver has looked at a round of events. The runner carries the parts out in field order.
 
-use bytes::Bytes;
 use raft::eraftpb::Message;
 
 use crate::consensus::answers::{Answer, Waiter};
-use crate::consensus::proposals::{Declined, Place, Verdict};
+use crate::consensus::proposals::{Declined, Payload, Place, Verdict};
 use crate::log::{HardState, LogEntry, SnapshotMark};
 use crate::refusal::Refusal;
 
@@ -56,11 +55,11 @@ impl Effects {
     }
 }
 
-/// Commands for the leader, each under its number.
+/// Commands for the leader.
 #[derive(Debug)]
 pub(crate) struct Forward {
     pub(crate) to: u64,
-    pub(crate) entries: Vec<(u64, Bytes)>,
+    pub(crate) entries: Vec<Payload>,
 }
 
 /// One write to the log.

@@ -3,8 +3,9 @@
 use bytes::Bytes;
 use raft::eraftpb::Message;
 
-use crate::consensus::answers::Waiter;
-use crate::consensus::proposals::{Proposal, Verdict};
+use crate::cluster::Reconfiguration;
+use crate::consensus::answers::{Answer, Waiter};
+use crate::consensus::proposals::{Payload, Proposal, Verdict};
 
 #[derive(Debug)]
 pub(crate) enum Event {
@@ -16,12 +17,17 @@ pub(crate) enum Event {
     Read { waiter: Waiter },
     /// The log holds this append, and everything before it, durably.
     Persisted { number: u64 },
+    /// The change of the members in this entry is applied, and means this for who votes. The waiter is answered once that
+    /// is in force.
+    Reconfigured { index: u64, reconfiguration: Reconfiguration, waiter: Waiter, answer: Answer },
+    /// A question of whether this learner has come far enough to vote.
+    CaughtUp { learner: u64, waiter: Waiter },
     /// The state machine is durable up to this index: the log may let go of what came before.
     StoreDurable { index: u64 },
     /// A message from another member, of a form that raft takes.
     Message(Box<Message>),
-    /// Commands that another member's clients want proposed, each under its number.
-    Forwarded { from: u64, entries: Vec<(u64, Bytes)> },
+    /// Commands that another member's clients want proposed.
+    Forwarded { from: u64, entries: Vec<Payload> },
     /// What a leader says of commands sent to it.
     Judged(Verdict),
     /// What was last sent to this member may be lost.

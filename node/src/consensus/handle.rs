@@ -10,7 +10,7 @@ use crate::consensus::answers::{Answer, Pending, Waiter};
 use crate::consensus::driver::Standing;
 use crate::consensus::event::Event;
 use crate::consensus::inbox::Inbox;
-use crate::consensus::proposals::Proposal;
+use crate::consensus::proposals::{Payload, Proposal};
 use crate::refusal::Refusal;
 
 /// Written by the raft and apply threads, read by everyone.
@@ -104,7 +104,8 @@ impl Handle {
     /// Proposes the command if this member still leads in `term` when it comes to that, and does not wait for what becomes
     /// of it. For what a leader decides by its own clock: a later leader has another.
     pub(crate) fn propose_in_term(&self, command: Admitted, term: u64) -> Result<(), Refusal> {
-        self.offer(Event::ProposeInTerm { data: command.encode(0), term })
+        let (_, data) = command.into_entry(0);
+        self.offer(Event::ProposeInTerm { data, term })
     }
 
     /// Hands leadership to this member, or to the one that has come furthest. Waits until another leads.
@@ -126,6 +127,16 @@ impl Handle {
     pub(crate) async fn read_barrier(&self) -> Result<(), Refusal> {
         let pending = Pending::open()?;
         self.offer(Event::Read { waiter: pending.waiter() })?;
+        pending.await.map(|_| ())
+    }
+
+    /// Whether this learner has come far enough to vote; only the leader can tell. To be polled on a shard.
+    ///
+    /// # Errors
+    /// `LearnerNotReady` when it has not, `NotLeader`, or `MemberNotFound`.
+    pub(crate) async fn check_caught_up(&self, learner: MemberId) -> Result<(), Refusal> {
+        let pending = Pending::open()?;
+        self.offer(Event::CaughtUp { learner: learner.0, waiter: pending.waiter() })?;
         pending.await.map(|_| ())
     }
 
@@ -151,7 +162,8 @@ impl Handle {
 
     fn proposal(&self, command: Admitted, waiter: Waiter) -> Event {
         let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed);
-        Event::Propose(Proposal { number, data: command.encode(number), waiter })
+        let (kind, data) = command.into_entry(number);
+        Event::Propose(Proposal { payload: Payload { number, kind, data }, waiter })
     }
 
     fn offer(&self, event: Event) -> Result<(), Refusal> {

@@ -1,6 +1,7 @@
 //! What comes from other members, on its way to the raft thread.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::cluster::MemberId;
 use crate::consensus::event::Event;
@@ -9,6 +10,10 @@ use crate::consensus::proposals::{Declined, Verdict};
 use crate::consensus::wire;
 use crate::transport::hello::Reason;
 use crate::transport::{self, Kind};
+
+/// How often this member may be told that it was removed before it believes that and ends: some seconds of calling two others
+/// over two streams each.
+const REMOVALS_TOLD_MAX: u32 = 40;
 
 /// Where frames of other members go that ask something of this process rather than of its log.
 pub(crate) trait Questions: Send + Sync {
@@ -26,11 +31,13 @@ pub(crate) trait Questions: Send + Sync {
 pub(crate) struct Inlet {
     inbox: Arc<Inbox<Event>>,
     questions: Arc<dyn Questions>,
+    /// How often other members have said that this one was removed.
+    removals_told: AtomicU32,
 }
 
 impl Inlet {
     pub(crate) fn new(inbox: Arc<Inbox<Event>>, questions: Arc<dyn Questions>) -> Inlet {
-        Inlet { inbox, questions }
+        Inlet { inbox, questions, removals_told: AtomicU32::new(0) }
     }
 }
 
@@ -64,7 +71,7 @@ impl transport::Inlet for Inlet {
         if kind == Kind::Forward
             && let Ok(entries) = wire::decode_forward(payload)
         {
-            let numbers = entries.into_iter().map(|(number, _)| number).collect();
+            let numbers = entries.into_iter().map(|payload| payload.number).collect();
             self.inbox.push(Event::Judged(Verdict { numbers, outcome: Err(Declined::NotLeader) }));
         }
     }
@@ -75,7 +82,13 @@ impl transport::Inlet for Inlet {
     }
 
     fn refused(&self, by: MemberId, reason: Reason, sentence: &str) {
-        if matches!(reason, Reason::Removed | Reason::Wiped) {
+        let for_good = match reason {
+            Reason::Wiped => true,
+            // This member's own log may be about to say so; it then hands over and ends in order.
+            Reason::Removed => self.removals_told.fetch_add(1, Ordering::Relaxed) >= REMOVALS_TOLD_MAX,
+            Reason::Stranger | Reason::Protocol => false,
+        };
+        if for_good {
             crate::fatal!("another member refuses this one for good", by = by.to_string(), reason = sentence);
         }
     }

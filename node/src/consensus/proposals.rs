@@ -13,19 +13,26 @@ use bytes::Bytes;
 use crate::command;
 use crate::consensus::answers::Waiter;
 use crate::consensus::effects::{Effects, Forward};
-use crate::log::LogEntry;
+use crate::log::{EntryKind, LogEntry};
 use crate::refusal::Refusal;
 
 /// Proposals held while there is no leader, and on their way to another. Past it they are refused: as many as the inbox
 /// takes from clients in one round.
 const ELSEWHERE_MAX: usize = 16_384;
 
+/// What an entry is to hold.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Payload {
+    /// Unlike that of any other proposal in flight, and in the bytes too.
+    pub(crate) number: u64,
+    pub(crate) kind: EntryKind,
+    pub(crate) data: Bytes,
+}
+
 /// A command to be put into the log.
 #[derive(Debug)]
 pub(crate) struct Proposal {
-    /// Unlike that of any other proposal in flight, and in the command's bytes too.
-    pub(crate) number: u64,
-    pub(crate) data: Bytes,
+    pub(crate) payload: Payload,
     pub(crate) waiter: Waiter,
 }
 
@@ -51,7 +58,7 @@ struct Placed {
 }
 
 struct Sent {
-    data: Bytes,
+    payload: Payload,
     waiter: Waiter,
     expires_ticks: u64,
 }
@@ -92,6 +99,18 @@ pub(crate) struct Place {
 pub(crate) enum Declined {
     NotLeader,
     TooManyRequests,
+    ReconfigurationPending,
+}
+
+impl Declined {
+    /// What whoever waits is told; `None` when the proposal is for another leader to take.
+    pub(super) fn refusal(self) -> Option<Refusal> {
+        match self {
+            Declined::NotLeader => None,
+            Declined::TooManyRequests => Some(Refusal::TooManyRequests),
+            Declined::ReconfigurationPending => Some(Refusal::ReconfigurationPending),
+        }
+    }
 }
 
 impl Proposals {
@@ -145,10 +164,10 @@ impl Proposals {
             return;
         }
         let mut entries = Vec::with_capacity(proposals.len());
-        for Held { proposal: Proposal { number, data, waiter }, expires_ticks } in proposals {
-            entries.push((number, data.clone()));
+        for Held { proposal: Proposal { payload, waiter }, expires_ticks } in proposals {
+            entries.push(payload.clone());
             self.next_expiry = if self.sent.is_empty() { expires_ticks } else { self.next_expiry.min(expires_ticks) };
-            self.sent.insert(number, Sent { data, waiter, expires_ticks });
+            self.sent.insert(payload.number, Sent { payload, waiter, expires_ticks });
         }
         effects.forwards.push(Forward { to: leader, entries });
     }
@@ -171,13 +190,10 @@ impl Proposals {
             }
             Err(declined) => {
                 for number in &verdict.numbers {
-                    let Some(Sent { data, waiter, expires_ticks }) = self.sent.remove(number) else { continue };
-                    match declined {
-                        Declined::TooManyRequests => effects.answers.push((waiter, Err(Refusal::TooManyRequests))),
-                        Declined::NotLeader => {
-                            let proposal = Proposal { number: *number, data, waiter };
-                            self.held.push_back(Held { proposal, expires_ticks });
-                        }
+                    let Some(Sent { payload, waiter, expires_ticks }) = self.sent.remove(number) else { continue };
+                    match declined.refusal() {
+                        Some(refusal) => effects.answers.push((waiter, Err(refusal))),
+                        None => self.held.push_back(Held { proposal: Proposal { payload, waiter }, expires_ticks }),
                     }
                 }
             }

@@ -305,7 +305,7 @@ impl RaftThread {
         for Forward { to, entries } in forwards {
             let write = |out: &mut Vec<u8>| wire::encode_forward(&entries, out);
             if !self.peers.send(MemberId(to), Stream::Requests, false, Kind::Forward, write) {
-                let numbers = entries.iter().map(|(number, _)| *number).collect();
+                let numbers = entries.iter().map(|payload| payload.number).collect();
                 self.inbox.push(Event::Judged(Verdict { numbers, outcome: Err(Declined::NotLeader) }));
             }
         }

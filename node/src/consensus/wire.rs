@@ -7,8 +7,9 @@
 //! message  kind u8, flags u8 (1: reject), to, from, term, log_term, index, commit, commit_term, request_snapshot,
 //!          reject_hint, priority: u64 each, context: u16 and that many bytes, entries: u32 and that many
 //! entry    kind u8, term u64, index u64, data: u32 and that many bytes
-//! forward  for each command: number u64, data: u32 and that many bytes
-//! verdict  outcome u8 (0 placed, 1 not the leader, 2 too many requests), index u64, term u64, numbers: u64 each
+//! forward  for each command: number u64, kind u8 (0 command, 1 change of the members), data: u32 and that many bytes
+//! verdict  outcome u8 (0 placed, 1 not the leader, 2 too many requests, 3 another change of the members is under way),
+//!          index u64, term u64, numbers: u64 each
 //! ```
 //!
 //! [`decode`] takes nothing on trust: what it returns has a kind that belongs on a wire, and entries that follow each
@@ -17,7 +18,9 @@
 use bytes::{Buf, BufMut, Bytes};
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 
-use crate::consensus::proposals::{Declined, Place, Verdict};
+use crate::cluster::Change;
+use crate::consensus::proposals::{Declined, Payload, Place, Verdict};
+use crate::log::EntryKind;
 
 const REJECT: u8 = 1;
 /// Bytes of a message without context and entries.
@@ -190,9 +193,14 @@ fn check(message: &Message) -> Result<(), &'static str> {
 }
 
 /// Appends commands for the leader to `out`.
-pub(crate) fn encode_forward(entries: &[(u64, Bytes)], out: &mut Vec<u8>) {
-    for (number, data) in entries {
+pub(crate) fn encode_forward(entries: &[Payload], out: &mut Vec<u8>) {
+    for Payload { number, kind, data } in entries {
         out.put_u64_le(*number);
+        out.put_u8(match kind {
+            EntryKind::Normal => 0,
+            EntryKind::ConfChange => 1,
+            EntryKind::ConfChangeV2 => unreachable!("no member proposes such a change"),
+        });
         out.put_u32_le(u32::try_from(data.len()).expect("admission bounds a command far below"));
         out.put_slice(data);
     }
@@ -200,13 +208,19 @@ pub(crate) fn encode_forward(entries: &[(u64, Bytes)], out: &mut Vec<u8>) {
 
 /// # Errors
 /// What is wrong with the bytes.
-pub(crate) fn decode_forward(mut bytes: &[u8]) -> Result<Vec<(u64, Bytes)>, &'static str> {
+pub(crate) fn decode_forward(mut bytes: &[u8]) -> Result<Vec<Payload>, &'static str> {
     let mut entries = Vec::new();
     while bytes.has_remaining() {
-        if bytes.remaining() < 8 + 4 {
+        if bytes.remaining() < 8 + 1 + 4 {
             return Err("cut short");
         }
-        let (number, length) = (bytes.get_u64_le(), usize::try_from(bytes.get_u32_le()).unwrap_or(usize::MAX));
+        let number = bytes.get_u64_le();
+        let kind = match bytes.get_u8() {
+            0 => EntryKind::Normal,
+            1 => EntryKind::ConfChange,
+            _ => return Err("of an unknown kind"),
+        };
+        let length = usize::try_from(bytes.get_u32_le()).unwrap_or(usize::MAX);
         if bytes.remaining() < length {
             return Err("cut short");
         }
@@ -214,8 +228,17 @@ pub(crate) fn decode_forward(mut bytes: &[u8]) -> Result<Vec<(u64, Bytes)>, &'st
         if length == 0 {
             return Err("with an empty command");
         }
-        entries.push((number, Bytes::copy_from_slice(&bytes[..length])));
+        let data = Bytes::copy_from_slice(&bytes[..length]);
         bytes.advance(length);
+        // Read whole here, since raft reads it with a decoder that must see no bytes from a network.
+        let data = match kind {
+            EntryKind::Normal => data,
+            _ => match Change::decode(&data) {
+                Ok(change) => change.encode(number),
+                Err(_) => return Err("with a change of the members that can't be read"),
+            },
+        };
+        entries.push(Payload { number, kind, data });
     }
     Ok(entries)
 }
@@ -226,6 +249,7 @@ pub(crate) fn encode_verdict(verdict: &Verdict, out: &mut Vec<u8>) {
         Ok(place) => (0, place),
         Err(Declined::NotLeader) => (1, Place { index: 0, term: 0 }),
         Err(Declined::TooManyRequests) => (2, Place { index: 0, term: 0 }),
+        Err(Declined::ReconfigurationPending) => (3, Place { index: 0, term: 0 }),
     };
     out.put_u8(outcome);
     out.put_u64_le(place.index);
@@ -248,6 +272,7 @@ pub(crate) fn decode_verdict(mut bytes: &[u8]) -> Result<Verdict, &'static str> 
         0 => Ok(place),
         1 => Err(Declined::NotLeader),
         2 => Err(Declined::TooManyRequests),
+        3 => Err(Declined::ReconfigurationPending),
         _ => return Err("with an unknown outcome"),
     };
     let mut numbers = Vec::with_capacity(bytes.remaining() / 8);
@@ -260,6 +285,7 @@ pub(crate) fn decode_verdict(mut bytes: &[u8]) -> Result<Verdict, &'static str> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::MemberId;
 
     fn append() -> Message {
         let mut message = Message::default();
@@ -336,22 +362,36 @@ mod tests {
 
     #[test]
     fn commands_and_verdicts_come_back_as_they_were() {
-        let entries = vec![(7, Bytes::from_static(b"put")), (u64::MAX, Bytes::from_static(b"x"))];
+        let change = Change::Remove(MemberId(5)).encode(u64::MAX);
+        let change_bytes = change.len();
+        let payload = |number, kind, data| Payload { number, kind, data };
+        let entries = vec![
+            payload(7, EntryKind::Normal, Bytes::from_static(b"put")),
+            payload(u64::MAX, EntryKind::ConfChange, change),
+        ];
         let mut bytes = Vec::new();
         encode_forward(&entries, &mut bytes);
         assert_eq!(decode_forward(&bytes), Ok(entries));
         let whole: Vec<usize> = (0..bytes.len()).filter(|length| decode_forward(&bytes[..*length]).is_ok()).collect();
-        assert_eq!(whole, [0, 8 + 4 + 3], "only whole commands");
-        assert_eq!(decode_forward(&[0; 12]), Err("with an empty command"));
+        assert_eq!(whole, [0, 8 + 1 + 4 + 3], "only whole commands");
+        assert_eq!(decode_forward(&[0; 13]), Err("with an empty command"));
+        let kind_of_change = 8 + 1 + 4 + 3 + 8;
+        let before = std::mem::replace(&mut bytes[kind_of_change], 2);
+        assert_eq!(decode_forward(&bytes), Err("of an unknown kind"));
+        bytes[kind_of_change] = before;
+        let last = bytes.len() - change_bytes;
+        bytes[last] = 0xff;
+        assert_eq!(decode_forward(&bytes), Err("with a change of the members that can't be read"));
 
         let place = Place { index: 5, term: 2 };
-        for outcome in [Ok(place), Err(Declined::NotLeader), Err(Declined::TooManyRequests)] {
+        let declined = [Declined::NotLeader, Declined::TooManyRequests, Declined::ReconfigurationPending];
+        for outcome in declined.into_iter().map(Err).chain([Ok(place)]) {
             let verdict = Verdict { numbers: vec![1, u64::MAX], outcome };
             let mut bytes = Vec::new();
             encode_verdict(&verdict, &mut bytes);
             assert_eq!(decode_verdict(&bytes), Ok(verdict));
             assert_eq!(decode_verdict(&bytes[..bytes.len() - 1]), Err("cut short"));
-            bytes[0] = 3;
+            bytes[0] = 4;
             assert_eq!(decode_verdict(&bytes), Err("with an unknown outcome"));
         }
     }

@@ -22,6 +22,7 @@ pub(crate) struct Server {
     pub(crate) slow_applies: Counter,
     pub(crate) slow_read_indexes: Counter,
     pub(crate) read_indexes_failed: Counter,
+    pub(crate) learner_promotions: Counter,
     pub(crate) quota_backend_bytes: Gauge,
     pub(crate) range_seconds: Histogram,
 }
@@ -45,6 +46,8 @@ impl Server {
                 "Read barriers that took longer than the request timeout.",
             ),
             read_indexes_failed: r.counter("etcd_server_read_indexes_failed_total", "Read barriers that failed."),
+            learner_promotions: r
+                .counter("etcd_server_learner_promote_successes", "Learners that this member made voters."),
             quota_backend_bytes: r.gauge("etcd_server_quota_backend_bytes", "The space quota in bytes."),
             range_seconds: r.labelled_histogram(
                 "etcd_server_range_duration_seconds",

@@ -51,6 +51,9 @@ impl Call {
 
     /// The checks that etcd makes before a handler is called.
     pub(super) fn check(&self) -> Result<(), Fault> {
+        if self.front.node.is_learner() && !self.method.is_for_learners() {
+            return Err(Refusal::NotForLearner.into());
+        }
         let Some(version) = &self.version else {
             return Err(Fault::InvalidClientVersion);
         };

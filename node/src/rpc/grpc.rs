@@ -34,7 +34,6 @@ pub(super) type Answer = Pin<Box<dyn Future<Output = Response<Reply>> + Send>>;
 type Body = Messages<Incoming>;
 
 const AUTH_ABSENT: &str = "authentication can't be switched on and has no users or roles in this release";
-const MEMBERSHIP_ABSENT: &str = "changing the membership is not in this release";
 const ELECTION_ABSENT: &str = "the election service is not in this release; clients can elect with transactions";
 const LOCK_ABSENT: &str = "the lock service is not in this release; clients can lock with transactions";
 const SNAPSHOT_ABSENT: &str = "snapshots are not in this release";
@@ -98,9 +97,10 @@ fn dispatch(call: Call, messages: Body) -> Answer {
         Method::HealthCheck => unary(call, messages, health::check),
         Method::HealthList => unary(call, messages, health::list),
         Method::HealthWatch => Box::pin(streams::health(call, messages)),
-        Method::MemberAdd | Method::MemberRemove | Method::MemberUpdate | Method::MemberPromote => {
-            absent(&call, MEMBERSHIP_ABSENT)
-        }
+        Method::MemberAdd => unary(call, messages, cluster::member_add),
+        Method::MemberRemove => unary(call, messages, cluster::member_remove),
+        Method::MemberUpdate => unary(call, messages, cluster::member_update),
+        Method::MemberPromote => unary(call, messages, cluster::member_promote),
         Method::Snapshot => absent(&call, SNAPSHOT_ABSENT),
         Method::Downgrade => absent(&call, DOWNGRADE_ABSENT),
         Method::AuthEnable

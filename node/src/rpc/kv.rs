@@ -24,6 +24,9 @@ const KEYS_ON_SHARD_MAX: usize = 1_000;
 
 pub(crate) async fn range(node: Arc<Node>, request: RangeRequest) -> Result<RangeAnswer, Refusal> {
     let serializable = request.serializable;
+    if !serializable && node.is_learner() {
+        return Err(Refusal::NotForLearner);
+    }
     let query = node.gate.range(request)?;
     if !serializable {
         node.consensus.read_barrier().await?;

@@ -1,10 +1,10 @@
-//! What only the leader knows: how long a lease has to live. Any member may be asked; another than the leader passes the
-//! question on and the answer back.
+//! What only the leader knows: how long a lease has to live, and how far a learner has come. Any member may be asked;
+//! another than the leader passes the question on and the answer back.
 //!
 //! Questions and answers are frames between members (see [`crate::transport`]):
 //!
 //! ```text
-//! question  number u64, what u8 (0 renew, 1 time to live), the request in protobuf
+//! question  number u64, what u8 (0 renew, 1 time to live, 2 promote), the request in protobuf
 //! answer    number u64, outcome u8 (0 answered, else why not), the response in protobuf
 //! ```
 
@@ -13,12 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes};
-use kuorum_proto::etcdserverpb::{LeaseKeepAliveRequest, LeaseTimeToLiveRequest};
 use parking_lot::Mutex;
 use prost::Message;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Node, lease};
+use super::{Node, cluster, lease};
 use crate::cluster::MemberId;
 use crate::consensus::inlet;
 use crate::refusal::Refusal;
@@ -37,7 +36,10 @@ const HEAD_BYTES: usize = 8 + 1;
 pub(super) enum What {
     Renew,
     TimeToLive,
+    Promote,
 }
+
+const QUESTIONS: [What; 3] = [What::Renew, What::TimeToLive, What::Promote];
 
 /// A question of another member.
 pub(super) struct Question {
@@ -128,7 +130,7 @@ impl inlet::Questions for Questions {
             }
             return Ok(());
         }
-        let what = [What::Renew, What::TimeToLive].into_iter().find(|what| *what as u8 == code);
+        let what = QUESTIONS.into_iter().find(|what| *what as u8 == code);
         let what = what.ok_or_else(|| format!("a question of unknown kind {code}"))?;
         // Full: the one who asks runs out of time, as under any overload.
         self.0.unanswered.try_send(Question { from, number, what, request: rest }).ok();
@@ -143,16 +145,10 @@ impl inlet::Questions for Questions {
 
 async fn answer(node: Arc<Node>, question: Question) {
     let Question { from, number, what, request } = question;
-    let malformed = |error: prost::DecodeError| Refusal::Internal(error.to_string());
     let answer = match what {
-        What::Renew => match LeaseKeepAliveRequest::decode(request).map_err(malformed) {
-            Ok(request) => lease::keep_alive_here(&node, &request).await.map(|response| response.encode_to_vec()),
-            Err(refusal) => Err(refusal),
-        },
-        What::TimeToLive => match LeaseTimeToLiveRequest::decode(request).map_err(malformed) {
-            Ok(request) => lease::time_to_live_here(&node, &request).await.map(|response| response.encode_to_vec()),
-            Err(refusal) => Err(refusal),
-        },
+        What::Renew => decoded(&node, request, lease::keep_alive_here).await,
+        What::TimeToLive => decoded(&node, request, lease::time_to_live_here).await,
+        What::Promote => decoded(&node, request, cluster::promote_here).await,
     };
     let (code, bytes) = match answer {
         Ok(bytes) => (0, bytes),
@@ -166,23 +162,40 @@ async fn answer(node: Arc<Node>, question: Question) {
     });
 }
 
+async fn decoded<Q: Message + Default, A: Message>(
+    node: &Node,
+    request: Bytes,
+    here: impl AsyncFn(&Node, &Q) -> Result<A, Refusal>,
+) -> Result<Vec<u8>, Refusal> {
+    let request = Q::decode(request).map_err(|error| Refusal::Internal(error.to_string()))?;
+    here(node, &request).await.map(|response| response.encode_to_vec())
+}
+
+/// The refusals that mean something to whoever asked, each with its code on the wire. Any other is told as a timeout.
+const CODES: [(Refusal, u8); 10] = [
+    (Refusal::NotLeader, 1),
+    (Refusal::NoLeader, 2),
+    (Refusal::TooManyRequests, 3),
+    (Refusal::Stopped, 4),
+    (Refusal::MemberNotFound, 6),
+    (Refusal::MemberNotLearner, 7),
+    (Refusal::LearnerNotReady, 8),
+    (Refusal::NotEnoughStarted, 9),
+    (Refusal::ReconfigurationPending, 10),
+    (Refusal::Unhealthy, 11),
+];
+const TIMED_OUT: u8 = 5;
+
 fn code_of(refusal: &Refusal) -> u8 {
-    match refusal {
-        Refusal::NotLeader => 1,
-        Refusal::NoLeader => 2,
-        Refusal::TooManyRequests => 3,
-        Refusal::Stopped => 4,
-        _ => 5,
-    }
+    CODES.iter().find(|(known, _)| known == refusal).map_or(TIMED_OUT, |(_, code)| *code)
 }
 
 fn refusal_of(code: u8) -> Refusal {
-    match code {
+    match CODES.iter().find(|(_, known)| *known == code) {
         // A leader that stops is soon followed by another.
-        1 | 4 => Refusal::NotLeader,
-        2 => Refusal::NoLeader,
-        3 => Refusal::TooManyRequests,
-        _ => Refusal::Timeout,
+        Some((Refusal::Stopped, _)) => Refusal::NotLeader,
+        Some((refusal, _)) => refusal.clone(),
+        None => Refusal::Timeout,
     }
 }
 

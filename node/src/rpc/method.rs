@@ -156,6 +156,12 @@ impl Method {
         TABLE[self.number()].2
     }
 
+    /// Whether a learner serves it (etcd: isRPCSupportedForLearner): what a member says of itself, and reads that need no
+    /// leader, which the handler tells from others.
+    pub(crate) fn is_for_learners(self) -> bool {
+        matches!(self, Method::Range | Method::Status | Method::Snapshot)
+    }
+
     /// The service's full name.
     pub(crate) fn service(self) -> &'static str {
         self.parts().0

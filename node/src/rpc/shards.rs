@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::connection;
@@ -121,7 +121,7 @@ impl Serving {
     ///
     /// # Errors
     /// When the system lets no signal be caught.
-    pub(crate) fn wait_for_signal(&self) -> io::Result<&'static str> {
+    pub(crate) fn wait_for_signal(&self, departed: &Notify) -> io::Result<&'static str> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let mut terminate = signal(SignalKind::terminate())?;
@@ -129,6 +129,7 @@ impl Serving {
             tokio::select! {
                 _ = terminate.recv() => Ok("terminated"),
                 _ = interrupt.recv() => Ok("interrupt"),
+                () = departed.notified() => Ok("removed from the cluster"),
             }
         })
     }

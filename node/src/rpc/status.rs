@@ -159,6 +159,24 @@ fn fixed(refusal: &Refusal) -> Option<(Code, &'static str)> {
         Refusal::LeaseExists => (Code::FailedPrecondition, "etcdserver: lease already exists"),
         Refusal::LeaseTtlTooLarge => (Code::OutOfRange, "etcdserver: too large lease TTL"),
         Refusal::MemberNotFound => (Code::NotFound, "etcdserver: member not found"),
+        Refusal::MemberExists => (Code::FailedPrecondition, "etcdserver: member ID already exist"),
+        Refusal::MemberNotLearner => (Code::FailedPrecondition, "etcdserver: can only promote a learner member"),
+        Refusal::PeerUrlExists => (Code::FailedPrecondition, "etcdserver: Peer URLs already exists"),
+        Refusal::TooManyLearners => (Code::FailedPrecondition, "etcdserver: too many learner members in cluster"),
+        Refusal::LearnerNotReady => {
+            (Code::FailedPrecondition, "etcdserver: can only promote a learner member which is in sync with leader")
+        }
+        Refusal::NotEnoughStarted => {
+            // As with too many requests, etcd's table says FailedPrecondition and its wire Unknown.
+            (Code::Unknown, "etcdserver: re-configuration failed due to not enough started members")
+        }
+        Refusal::BadMemberUrls => (Code::InvalidArgument, "etcdserver: given member URLs are invalid"),
+        Refusal::NotForLearner => (Code::FailedPrecondition, "etcdserver: rpc not supported for learner"),
+        Refusal::Unhealthy => (Code::Unavailable, "etcdserver: unhealthy cluster"),
+        // etcd has no words for it: its client waits until the request times out.
+        Refusal::ReconfigurationPending => {
+            (Code::Unavailable, "etcdserver: another change of the members is under way; try again when it is done")
+        }
         // etcd's table says ResourceExhausted, but what goes over its wire is Unknown, and clients know it by its text.
         Refusal::TooManyRequests => (Code::Unknown, "etcdserver: too many requests"),
         Refusal::NoLeader => (Code::Unavailable, "etcdserver: no leader"),

@@ -7,6 +7,8 @@
 //! ```
 //!
 //! The log is made before the store, and says in its metadata whose it is; the store says the same in a row of its own.
+//! The log of a member that founds a cluster begins with the members being added, as in etcd, each by an entry of its own;
+//! that of a member that joins is empty, and gets these entries, or a snapshot, from the others.
 //! A log without a store is a first start that was cut short, or a store that was lost and is built again from a log
 //! that reaches back to the first entry. A store without its log is refused: what was acknowledged may be missing.
 
@@ -17,15 +19,19 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 
-use crate::cluster::{self, ClusterId, Identity, Member, MemberId, Members};
+use super::join;
+use crate::cluster::{self, Change, ClusterId, Identity, Member, MemberId, Members};
 use crate::config::{Config, Url};
-use crate::log::{Disk, FileDisk, Log, LogOptions, Metadata, Recovered};
+use crate::log::{Disk, EntryKind, FileDisk, HardState, Log, LogEntry, LogOptions, Metadata, Recovered};
 use crate::mvcc::filter::Floor;
 use crate::mvcc::{self, AppliedMark, MvccOptions, Store, Writer};
 use crate::storage::{self, Storage};
 
 /// What stands in `<data-dir>/member`, beside etcd's own names, which are refused.
 const MEMBER_ENTRIES: [&str; 6] = ["lock", "wal", "store", "store.new", "index", "index.tmp"];
+
+/// The term of the entries that found a cluster, as in etcd.
+const FOUNDING_TERM: u64 = 1;
 
 /// An opened data directory.
 pub(super) struct DataDir {
@@ -57,24 +63,37 @@ impl DataDir {
         let store_dir = member_dir.join("store");
         let store_exists = storage::has_entries(&store_dir).with_context(|| store_dir.display().to_string())?;
         let (log, recovered) = open_log(config, store_exists)?;
+        let founders = founders(config, &recovered);
         let logged = Identity {
             cluster_id: ClusterId(recovered.metadata.cluster_id),
             member_id: MemberId(recovered.metadata.node_id),
         };
-        let (store, mut writer, applied) = open_store(config, &store_dir)?;
+        let (store, mut writer, mut applied) = open_store(config, &store_dir)?;
         let members = match store.sys_get(cluster::IDENTITY_ROW)? {
             Some(row) => {
                 check_identity(&row, logged, &store_dir)?;
                 let row = store.sys_get(cluster::MEMBERS_ROW)?.context("the store names no members; restore it")?;
-                Members::from_row(&row).context("the store's member list can't be read; restore it")?
+                let removed = store.sys_get(cluster::REMOVED_ROW)?;
+                Members::from_rows(&row, removed.as_deref())
+                    .context("the store's member list can't be read; restore it")?
             }
             None => {
-                let members = found(config, logged, &mut writer)?;
+                let (members, mark) = founders;
+                let members = found(members, logged, &mut writer, mark)?;
+                applied = mark;
                 // Durable before anything else: a store that does not say whose it is fits beside any log.
                 store.persist()?;
                 members
             }
         };
+        if members.was_removed(logged.member_id) {
+            bail!(
+                "{}: member {} has been permanently removed from the cluster: the data directory is of no more use; to run the \
+                 member again, add it anew (member add) and start it with an empty directory",
+                path.display(),
+                logged.member_id
+            );
+        }
         check_own_urls(config, logged, &members)?;
         let number = recovered.metadata.data_dir;
         Ok(DataDir { path, identity: logged, number, log, recovered, store, writer, applied, members, lock })
@@ -97,26 +116,52 @@ fn texts(urls: &[Url]) -> Vec<String> {
     urls.iter().map(|url| url.text().to_owned()).collect()
 }
 
-/// Writes the first rows of a new store: whose it is and who the members are.
-fn found(config: &Config, identity: Identity, writer: &mut Writer) -> anyhow::Result<Members> {
-    // Names come with the members themselves, once they have started.
+/// The members that a new cluster of these flags has. Names come with the members themselves, once they have started.
+fn members_from_flags(config: &Config) -> Vec<Member> {
     let member = |urls: &Vec<Url>| {
         let peer_urls = texts(urls);
-        let id = MemberId::at_bootstrap(&peer_urls, &config.cluster.token);
-        Member { id, name: String::new(), peer_urls, client_urls: Vec::new(), is_learner: false, data_dir: 0 }
+        Member::unstarted(MemberId::at_bootstrap(&peer_urls, &config.cluster.token), peer_urls, false)
     };
-    let members = Members::new(config.cluster.initial.values().map(member).collect());
-    if members.get(identity.member_id).is_none() {
-        bail!(
-            "the log belongs to member {} of cluster {}, which --initial-cluster does not name: start it with the flags that \
-             it was first started with, or remove the data directory to start anew",
-            identity.member_id,
-            identity.cluster_id
-        );
+    let mut members: Vec<Member> = config.cluster.initial.values().map(member).collect();
+    members.sort_by_key(|member| member.id);
+    members
+}
+
+/// The entries that a new cluster's log begins with: the members, added one by one.
+fn founding_entries(members: &[Member]) -> Vec<LogEntry> {
+    let entry = |(index, member): (u64, &Member)| {
+        let (id, peer_urls) = (member.id, member.peer_urls.clone());
+        let change = Change::Add { id, peer_urls, is_learner: false, learners_max: 0 };
+        LogEntry { term: FOUNDING_TERM, index, kind: EntryKind::ConfChange, data: change.encode(0) }
+    };
+    (1..).zip(members).map(entry).collect()
+}
+
+/// The members that a store without rows begins with, and the entry up to which it then stands: what the log begins with
+/// when it founded a cluster. Of a log that does not begin so nothing is known before it is applied.
+fn founders(config: &Config, recovered: &Recovered) -> (Vec<Member>, AppliedMark) {
+    let own = members_from_flags(config);
+    let begins = |members: &[Member]| recovered.entries.starts_with(&founding_entries(members));
+    let index = own.len() as u64;
+    if recovered.hard_state.commit >= index && begins(&own) {
+        return (own, AppliedMark { index, term: FOUNDING_TERM });
     }
-    writer.sys_put(cluster::MEMBERS_ROW, members.to_row());
+    (Vec::new(), AppliedMark::default())
+}
+
+/// Writes the first rows of a new store: whose it is and who the members are.
+fn found(
+    members: Vec<Member>,
+    identity: Identity,
+    writer: &mut Writer,
+    applied: AppliedMark,
+) -> anyhow::Result<Members> {
+    let members = Members::new(members);
+    for (name, row) in members.to_rows() {
+        writer.sys_put(name, row);
+    }
     writer.sys_put(cluster::IDENTITY_ROW, serde_json::to_vec(&identity)?);
-    writer.commit(AppliedMark::default())?;
+    writer.commit(applied)?;
     Ok(members)
 }
 
@@ -169,19 +214,27 @@ fn open_log(config: &Config, store_exists: bool) -> anyhow::Result<(Log, Recover
                 wal_dir.display()
             );
         }
-        if config.cluster.joins_existing {
-            bail!(
-                "--initial-cluster-state is \"existing\", but {} holds no data of a member, and joining a running cluster is \
-                 not available in this release; start a new cluster with --initial-cluster-state=new",
-                config.member.data_dir.display()
-            );
-        }
-        let identity = identity_from_flags(config);
+        let identity = match config.cluster.joins_existing {
+            true => join::existing(config)?,
+            false => {
+                let identity = identity_from_flags(config);
+                join::check_not_bootstrapped(config, identity)?;
+                identity
+            }
+        };
         let data_dir = rand::random::<u64>().max(1);
         let metadata = Metadata { node_id: identity.member_id.0, cluster_id: identity.cluster_id.0, data_dir };
         drop(Log::create(Arc::clone(&disk), metadata, options).with_context(place)?);
     }
-    let (log, recovered) = Log::open(disk, options).with_context(place)?;
+    let (mut log, mut recovered) = Log::open(disk, options).with_context(place)?;
+    let is_new = recovered.entries.is_empty() && recovered.hard_state == HardState::default() && !store_exists;
+    if is_new && recovered.metadata.node_id == identity_from_flags(config).member_id.0 && !config.cluster.joins_existing
+    {
+        let entries = founding_entries(&members_from_flags(config));
+        let hard_state = HardState { term: FOUNDING_TERM, vote: 0, commit: entries.len() as u64 };
+        log.append(&entries, Some(&hard_state), true).with_context(place)?;
+        (recovered.entries, recovered.hard_state) = (entries, hard_state);
+    }
     if let Some(torn) = &recovered.torn_tail {
         crate::warn!(
             "cut an unfinished write off the end of the log",

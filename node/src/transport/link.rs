@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
@@ -49,6 +49,8 @@ struct Queue {
     bulk: Vec<u8>,
     /// To be shut when the link stops, so that a write under way ends.
     connection: Option<TcpStream>,
+    /// Since when there is one.
+    since: Option<Instant>,
     urls: Vec<String>,
     stopping: bool,
 }
@@ -58,9 +60,10 @@ impl Link {
     pub(super) fn start(hello: Hello, urls: Vec<String>, inlet: Arc<dyn Inlet>) -> io::Result<Link> {
         let queue = Mutex::new(Queue { urls, ..Queue::default() });
         let shared = Arc::new(Shared { queue, changed: Condvar::new() });
+        let stream = hello.stream;
         let dialer = Dialer { shared: Arc::clone(&shared), hello, inlet, said: String::new() };
         let thread = std::thread::Builder::new().name("peer-out".into()).spawn(move || dialer.run())?;
-        Ok(Link { stream: hello.stream, shared, thread })
+        Ok(Link { stream, shared, thread })
     }
 
     /// Puts a frame in the queue. Returns false when it was dropped, since too much waits already.
@@ -83,6 +86,11 @@ impl Link {
             self.shared.changed.notify_one();
         }
         true
+    }
+
+    /// For how long there has been a connection.
+    pub(super) fn connected_for(&self) -> Option<Duration> {
+        self.shared.queue.lock().since.map(|since| since.elapsed())
     }
 
     /// Where the member is from now on. A connection that stands stays.
@@ -133,6 +141,7 @@ impl Shared {
     fn disconnect(&self) -> [Vec<u8>; 2] {
         let mut queue = self.queue.lock();
         queue.connection = None;
+        queue.since = None;
         [std::mem::take(&mut queue.urgent), std::mem::take(&mut queue.bulk)]
     }
 }
@@ -222,7 +231,10 @@ impl Dialer {
             _ => return Err(Failure::Io(format!("{url}: no member answers there"))),
         }
         let to_shut = connection.try_clone().map_err(io)?;
-        self.shared.queue.lock().connection = Some(to_shut);
+        let mut queue = self.shared.queue.lock();
+        queue.connection = Some(to_shut);
+        queue.since = Some(now());
+        drop(queue);
         crate::info!(
             "established TCP streaming connection with remote peer",
             "remote-peer-id" = self.hello.to.to_string(),
@@ -264,6 +276,11 @@ impl Dialer {
             self.inlet.unsent(self.hello.to, kind, payload);
         }
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the clock seam of connections: how long each has stood")]
+fn now() -> Instant {
+    Instant::now()
 }
 
 /// Whether the other side has not closed the connection. It never writes after its greeting, so there is nothing to read.

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::sync::Mutex;
 
 use super::*;
-use crate::cluster::ClusterId;
+use crate::cluster::{Change, ClusterId, Member};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -49,6 +49,7 @@ impl Inlet for Heard {
 /// One end: its connections, what it hears, and the thread that accepts for it.
 struct End {
     peers: Peers,
+    members: Members,
     heard: crossbeam_channel::Receiver<String>,
     url: String,
 }
@@ -68,14 +69,14 @@ impl End {
     fn new(cluster: u64, id: u64, data_dir: u64, listener: TcpListener, members: &Members) -> End {
         let (inlet, heard) = Heard::new();
         let identity = Identity { cluster_id: ClusterId(cluster), member_id: MemberId(id) };
-        let peers = Peers::new(identity, data_dir, members.clone(), inlet);
         let url = format!("http://{}", listener.local_addr().unwrap());
+        let peers = Peers::new(identity, data_dir, vec![url.clone()], members.clone(), inlet);
         std::thread::spawn({
             let peers = peers.clone();
             // Ends with the process: a test has no use for the thread's end.
             move || listener.incoming().for_each(|connection| peers.accept(connection.unwrap(), ()))
         });
-        End { peers, heard, url }
+        End { peers, members: members.clone(), heard, url }
     }
 
     fn send(&self, to: u64, words: &str) -> bool {
@@ -108,7 +109,7 @@ fn pair(clusters: [u64; 2], data_dir: u64) -> [End; 2] {
     let members = Members::new(vec![member(1, &first_url, 0), member(2, &second_url, 7)]);
     let ends = [End::new(clusters[0], 1, 6, first, &members), End::new(clusters[1], 2, data_dir, second, &members)];
     for end in &ends {
-        end.peers.set_members(&members.list()).unwrap();
+        end.peers.follow_members().unwrap();
     }
     ends
 }
@@ -136,9 +137,9 @@ fn a_member_that_comes_back_is_found_again() {
     first.hears("lost 2");
     // Another process at the same place.
     let (other, other_url) = listener();
-    let members = Members::new(vec![member(1, &first.url, 0), member(2, &other_url, 7)]);
-    let second = End::new(5, 2, 7, other, &members);
-    first.peers.set_members(&members.list()).unwrap();
+    let second = End::new(5, 2, 7, other, &Members::new(Vec::new()));
+    first.members.change(&Change::Update { id: MemberId(2), peer_urls: vec![other_url] }).unwrap();
+    first.peers.follow_members().unwrap();
     loop {
         first.send(2, "after");
         if second.heard.recv_timeout(Duration::from_millis(50)).is_ok_and(|heard| heard == "1 Message after") {
@@ -157,6 +158,31 @@ fn strangers_and_members_with_another_directory_are_refused_with_a_reason() {
 }
 
 #[test]
+fn a_caller_that_is_not_known_yet_is_answered_where_it_says_that_it_is() {
+    let ((first, first_url), (second, second_url)) = (listener(), listener());
+    let known = Members::new(vec![member(1, &first_url, 0), member(2, &second_url, 0)]);
+    let first = End::new(5, 1, 6, first, &known);
+    let second = End::new(5, 2, 7, second, &Members::new(Vec::new()));
+    assert!(!second.send(1, "nobody has called yet"));
+    first.peers.follow_members().unwrap();
+    first.send(2, "welcome");
+    second.hears("1 Message welcome");
+    second.send(1, "thanks");
+    first.hears("2 Message thanks");
+    assert!(first.peers.connected_for(MemberId(2)).is_some());
+    // Its log tells of others, but not yet of the one that calls.
+    second.members.put(member(2, &second.url, 0));
+    second.peers.follow_members().unwrap();
+    second.send(1, "still here");
+    first.hears("2 Message still here");
+    second.members.put(member(1, &first.url, 0));
+    second.members.change(&Change::Remove(MemberId(1))).unwrap();
+    second.peers.follow_members().unwrap();
+    assert!(!second.send(1, "gone"));
+    first.hears("refused by 2: Removed");
+}
+
+#[test]
 fn refusals_say_what_to_do() {
     let members = Members::new(vec![member(1, "", 0), member(2, "", 7)]);
     let identity = Identity { cluster_id: ClusterId(5), member_id: MemberId(1) };
@@ -166,14 +192,18 @@ fn refusals_say_what_to_do() {
         from: MemberId(from),
         to: MemberId(to),
         data_dir,
+        peer_urls: Vec::new(),
     };
+    members.put(member(4, "", 0));
+    members.change(&Change::Remove(MemberId(4))).unwrap();
     let says = |hello: &Hello| check(identity, &members, hello).err().map(|(_, sentence)| sentence);
     assert_eq!(says(&hello(5, 2, 1, 7)), None);
     assert_eq!(says(&hello(5, 2, 1, 0)), None, "a directory of an older version");
+    assert_eq!(says(&hello(5, 9, 1, 7)), None, "a member that was added while this one was away");
     for (hello, words) in [
         (hello(6, 2, 1, 7), "give all members the same --initial-cluster and --initial-cluster-token"),
         (hello(5, 2, 3, 7), "but here is member 1; correct its peer URL"),
-        (hello(5, 9, 1, 7), "member 9 is not known to member 1"),
+        (hello(5, 4, 1, 7), "member 4 has been permanently removed from cluster 5"),
         (hello(5, 2, 1, 8), "remove the member from the cluster and add it anew"),
     ] {
         let sentence = says(&hello).unwrap();
@@ -190,8 +220,8 @@ fn garbage_ends_its_own_connection_and_no_other() {
     let mut hello = MAGIC.to_vec();
     frame::write(&mut hello, Kind::Ping, |_| ());
     let mut nonsense = MAGIC.to_vec();
-    let greeting =
-        Hello { stream: Stream::Requests, cluster: ClusterId(5), from: MemberId(1), to: MemberId(2), data_dir: 6 };
+    let (cluster, from, to) = (ClusterId(5), MemberId(1), MemberId(2));
+    let greeting = Hello { stream: Stream::Requests, cluster, from, to, data_dir: 6, peer_urls: Vec::new() };
     frame::write(&mut nonsense, Kind::Hello, |out| greeting.encode(out));
     frame::write(&mut nonsense, Kind::Message, |out| out.extend_from_slice(b"nonsense"));
     for bytes in [&MAGIC[..], &[MAGIC, [0xff; 8]].concat(), &hello, &nonsense] {
@@ -215,7 +245,7 @@ fn a_request_that_can_not_be_sent_is_given_back() {
     drop(gone);
     let members = Members::new(vec![member(1, &url, 0), member(2, &gone_url, 7)]);
     let end = End::new(5, 1, 6, listener, &members);
-    end.peers.set_members(&members.list()).unwrap();
+    end.peers.follow_members().unwrap();
     let sent = end.peers.send(MemberId(2), Stream::Requests, false, Kind::Forward, |_| ());
     assert!(!sent, "there is no connection");
     assert!(end.send(2, "raft may lose this"));

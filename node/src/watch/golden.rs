@@ -516,6 +516,7 @@ fn show_reply(reply: &Reply) -> String {
         Reply::Compact(compaction) => format!("revision {}", at(&compaction.header)),
         Reply::LeaseGrant(grant) => format!("lease {} ttl {}", grant.id, grant.ttl),
         Reply::LeaseRevoke(revoke) => format!("revision {}", at(&revoke.header)),
+        Reply::Members(members) => format!("{} members", members.len()),
         Reply::Alarm(alarm) => format!("alarms {:?}", alarm.alarms.iter().map(|a| a.alarm).collect::<Vec<_>>()),
     }
 }
@@ -640,7 +641,7 @@ fn the_deepest_txn_is_admitted_and_carried_out() {
         let limits = Limits { request_bytes_max: 1 << 20, txn_operations_max: 2 * TXN_DEPTH_MAX, quota_bytes: None };
         let gate = Gate::new(limits, Sizes::default(), Room::default());
         let request = gate.decode_txn(nested_txn(TXN_DEPTH_MAX).encode_to_vec().into()).unwrap();
-        let entry = gate.txn(request).unwrap().encode(0);
+        let entry = gate.txn(request).unwrap().into_entry(0).1;
         let mut world = World::new();
         let answer = world.apply_bytes(entry).unwrap();
         assert!(answer.starts_with("revision 2, then"), "{answer}");

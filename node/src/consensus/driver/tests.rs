@@ -6,6 +6,7 @@ use crossbeam_channel::{Receiver, bounded};
 use super::*;
 use kuorum_proto::etcdserverpb::PutRequest;
 
+use crate::cluster::{Change, MemberId};
 use crate::command::Command;
 use crate::consensus::answers::Answer;
 use crate::consensus::effects::Forward;
@@ -64,6 +65,10 @@ struct Bench {
 fn put(number: u64) -> Bytes {
     let request = PutRequest { key: "k".into(), ..PutRequest::default() };
     Command::Put(request).encode(number, 0)
+}
+
+fn command(number: u64) -> Payload {
+    Payload { number, kind: EntryKind::Normal, data: put(number) }
 }
 
 impl Bench {
@@ -146,9 +151,31 @@ impl Bench {
     fn propose(&mut self) -> Receiver<Answer> {
         let (sender, receiver) = bounded(1);
         self.number += 1;
-        let data = put(self.number);
-        self.handle(Event::Propose(Proposal { number: self.number, data, waiter: Waiter::Thread(sender) }));
+        let payload = command(self.number);
+        self.handle(Event::Propose(Proposal { payload, waiter: Waiter::Thread(sender) }));
         receiver
+    }
+
+    fn propose_change(&mut self, change: &Change) -> Receiver<Answer> {
+        let (sender, receiver) = bounded(1);
+        self.number += 1;
+        let payload = Payload { number: self.number, kind: EntryKind::ConfChange, data: change.encode(self.number) };
+        self.handle(Event::Propose(Proposal { payload, waiter: Waiter::Thread(sender) }));
+        receiver
+    }
+
+    /// Applies what is committed, of which the last is a change that means this.
+    fn apply_change(&mut self, reconfiguration: Reconfiguration) {
+        let Committed { entry, waiter } = self.committed.pop().unwrap();
+        assert_eq!(entry.kind, EntryKind::ConfChange);
+        self.apply();
+        self.applied = entry.index;
+        let answer = Ok(Reply::Empty);
+        self.handle(Event::Reconfigured { index: entry.index, reconfiguration, waiter, answer });
+    }
+
+    fn voters(&self) -> Vec<u64> {
+        self.driver.node.store().conf_state().get_voters().to_vec()
     }
 
     fn read(&mut self) -> Receiver<Answer> {
@@ -309,7 +336,7 @@ fn a_proposal_goes_to_the_leader_and_is_answered_where_it_was_made() {
     let mut bench = following();
     let answer = bench.propose();
     let Forward { to, entries } = bench.forwards.pop().unwrap();
-    assert_eq!((to, entries), (2, vec![(1, put(1))]));
+    assert_eq!((to, entries), (2, vec![command(1)]));
     let place = Place { index: 2, term: 7 };
     bench.handle(Event::Judged(Verdict { numbers: vec![1], outcome: Ok(place) }));
     let replicated = LogEntry { term: 7, index: 2, kind: EntryKind::Normal, data: put(1) };
@@ -379,7 +406,7 @@ fn a_leader_says_what_became_of_what_others_sent() {
     let mut bench = Bench::new(tail(0, 0, 0, &[1, 2, 3]), 0);
     let forwarded = |numbers: &[u64]| Event::Forwarded {
         from: 3,
-        entries: numbers.iter().map(|number| (*number, put(*number))).collect(),
+        entries: numbers.iter().map(|number| command(*number)).collect(),
     };
     bench.handle(forwarded(&[5, 6]));
     let declined = Verdict { numbers: vec![5, 6], outcome: Err(Declined::NotLeader) };
@@ -630,4 +657,101 @@ fn a_proposal_of_a_new_term_is_not_mistaken_for_one_that_was_cut_off() {
     assert_eq!(bench.apply(), [1, 2, 3, 4]);
     assert!(new.recv().unwrap().is_ok());
     assert!(old[..3].iter().all(|answer| refusal(answer) == Some(Refusal::LeaderChanged)));
+}
+
+fn add(id: u64) -> Change {
+    Change::Add { id: MemberId(id), peer_urls: vec![format!("http://m{id}:1")], is_learner: false, learners_max: 1 }
+}
+
+/// Alone and leading, with members 2 and 3 then added, and all that follows committed by member 2.
+fn grown() -> Bench {
+    let mut bench = Bench::leading();
+    for id in [2, 3] {
+        let answer = bench.propose_change(&add(id));
+        bench.write();
+        bench.acknowledge(bench.driver.node.raft.raft_log.last_index());
+        bench.apply_change(Reconfiguration::Voter(MemberId(id)));
+        assert!(answer.recv().unwrap().is_ok());
+    }
+    assert_eq!(bench.voters(), [1, 2, 3]);
+    bench
+}
+
+#[test]
+fn one_change_of_the_members_at_a_time() {
+    let mut bench = Bench::leading();
+    let first = bench.propose_change(&add(2));
+    let second = bench.propose_change(&add(3));
+    assert_eq!(refusal(&second), Some(Refusal::ReconfigurationPending));
+    bench.write();
+    // Committed, and in the store: still not known to raft.
+    let Committed { entry, waiter } = bench.committed.pop().unwrap();
+    bench.applied = entry.index;
+    bench.tick(1);
+    let third = bench.propose_change(&add(3));
+    assert_eq!(refusal(&third), Some(Refusal::ReconfigurationPending));
+    let forwarded = Payload { number: 99, kind: EntryKind::ConfChange, data: add(3).encode(99) };
+    bench.handle(Event::Forwarded { from: 3, entries: vec![forwarded] });
+    let declined = Verdict { numbers: vec![99], outcome: Err(Declined::ReconfigurationPending) };
+    assert_eq!(bench.verdicts, [(3, declined)]);
+    let reconfiguration = Reconfiguration::Voter(MemberId(2));
+    bench.handle(Event::Reconfigured { index: entry.index, reconfiguration, waiter, answer: Ok(Reply::Empty) });
+    assert!(first.recv().unwrap().is_ok());
+    assert_eq!(bench.voters(), [1, 2]);
+    assert_eq!(refusal(&bench.propose_change(&add(3))), None);
+}
+
+#[test]
+fn a_change_that_apply_refuses_changes_nothing_and_lets_the_next_begin() {
+    let mut bench = Bench::leading();
+    bench.propose_change(&add(2));
+    bench.write();
+    bench.apply_change(Reconfiguration::None);
+    assert_eq!(bench.voters(), [ME]);
+    let answer = bench.propose_change(&add(3));
+    bench.write();
+    bench.apply_change(Reconfiguration::Voter(MemberId(3)));
+    assert!(answer.recv().unwrap().is_ok());
+    assert_eq!(bench.voters(), [1, 3]);
+}
+
+#[test]
+fn a_leader_that_was_removed_hands_over() {
+    let mut bench = grown();
+    let answer = bench.propose_change(&Change::Remove(MemberId(ME)));
+    bench.write();
+    bench.acknowledge(bench.driver.node.raft.raft_log.last_index());
+    bench.apply_change(Reconfiguration::Gone(MemberId(ME)));
+    assert!(answer.recv().unwrap().is_ok());
+    assert_eq!(bench.voters(), [2, 3]);
+    assert!(bench.driver.standing().is_leader);
+    bench.messages.clear();
+    bench.tick(1 + LEAVE_AFTER_TICKS);
+    let asked = bench.messages.iter().any(|message| message.get_msg_type() == MessageType::MsgTimeoutNow);
+    assert!(asked, "{:?}", bench.messages);
+}
+
+#[test]
+fn a_learner_is_caught_up_at_nine_tenths_and_the_leader_alone_knows() {
+    let mut bench = Bench::leading();
+    bench.propose_change(&Change::Add {
+        id: MemberId(2),
+        peer_urls: vec!["http://m2:1".to_owned()],
+        is_learner: true,
+        learners_max: 1,
+    });
+    bench.write();
+    bench.apply_change(Reconfiguration::Learner(MemberId(2)));
+    for _ in 0..8 {
+        bench.propose();
+        bench.write();
+    }
+    assert_eq!(bench.driver.node.raft.raft_log.last_index(), 10);
+    assert_eq!(bench.driver.check_caught_up(2), Err(Refusal::LearnerNotReady));
+    bench.acknowledge(8);
+    assert_eq!(bench.driver.check_caught_up(2), Err(Refusal::LearnerNotReady));
+    bench.acknowledge(9);
+    assert_eq!(bench.driver.check_caught_up(2), Ok(Reply::Empty));
+    assert_eq!(bench.driver.check_caught_up(9), Err(Refusal::MemberNotFound));
+    assert_eq!(following().driver.check_caught_up(2), Err(Refusal::NotLeader));
 }

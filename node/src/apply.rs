@@ -20,14 +20,14 @@ use kuorum_proto::membershippb::ClusterMemberAttrSetRequest;
 
 use crate::admission::{shape, space};
 use crate::alarm::{self, Alarms};
-use crate::cluster::{Change, Member, MemberId, Members, Reconfiguration};
+use crate::cluster::{self, Change, Member, MemberId, Members, Reconfiguration};
 use crate::command::Command;
 use crate::consensus::answers::Answer;
 use crate::lease::{LeaseId, LeaseRow, Leases};
 use crate::log::{EntryKind, LogEntry};
 use crate::metrics;
 use crate::mvcc::revision::Revision;
-use crate::mvcc::{AppliedMark, Committed, WriteTxn, Writer};
+use crate::mvcc::{AppliedMark, Committed, Store, WriteTxn, Writer};
 use crate::refusal::Refusal;
 use crate::storage::StorageError;
 
@@ -97,6 +97,20 @@ impl Applier {
     /// What the entry applied last means for who votes, if it was of the kind that raft must hear of.
     pub(crate) fn take_reconfiguration(&mut self) -> Option<Reconfiguration> {
         self.reconfiguration.take()
+    }
+
+    /// Goes on with another store, and with leases, alarms and members as it has them.
+    ///
+    /// # Errors
+    /// When its rows can't be read, which is fatal.
+    pub(crate) fn replace(&mut self, store: &Store, writer: Writer) -> Result<(), StorageError> {
+        self.writer = writer;
+        recover(store, &self.leases, &self.alarms)?;
+        let row = store.sys_get(cluster::MEMBERS_ROW)?.unwrap_or_default();
+        let removed = store.sys_get(cluster::REMOVED_ROW)?;
+        let members = Members::from_rows(&row, removed.as_deref());
+        self.members.replace(&members.map_err(|_| StorageError::Damaged { what: "the list of members" })?);
+        Ok(())
     }
 
     /// Commits the batch under way and makes it visible.
@@ -292,6 +306,22 @@ impl Applier {
     fn header(&self) -> Option<ResponseHeader> {
         header(self.writer.revision())
     }
+}
+
+/// Leases and alarms as the store keeps them, and the keys attached to each lease, in place of what was known.
+///
+/// # Errors
+/// When a row can't be read.
+pub(crate) fn recover(store: &Store, leases: &Leases, alarms: &Alarms) -> Result<(), StorageError> {
+    leases.clear();
+    for (name, value) in store.sys_scan(Leases::row_prefix())? {
+        if !leases.recover_row(&name, &value) {
+            return Err(StorageError::Damaged { what: "a lease's row" });
+        }
+    }
+    store.leased_keys(&mut |lease, key| leases.reattach(&bytes::Bytes::copy_from_slice(key), 0, lease));
+    let row = store.sys_get(alarm::ROW)?.unwrap_or_default();
+    if alarms.recover(&row) { Ok(()) } else { Err(StorageError::Damaged { what: "the alarms' row" }) }
 }
 
 fn header(revision: Revision) -> Option<ResponseHeader> {

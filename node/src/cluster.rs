@@ -18,6 +18,7 @@ use sha1::{Digest, Sha1};
 
 pub(crate) use change::{Change, Reconfiguration};
 
+use crate::log::SnapshotMark;
 use crate::refusal::Refusal;
 
 /// The id of a member, shown in hexadecimal as etcd does.
@@ -169,6 +170,23 @@ impl Members {
     /// Every member, sorted by id.
     pub(crate) fn list(&self) -> Vec<Member> {
         self.0.read().members.clone()
+    }
+
+    /// A mark of a store that holds these members as of this entry.
+    pub(crate) fn mark(&self, index: u64, term: u64) -> SnapshotMark {
+        let roster = self.0.read();
+        let ids = |is_learner: bool| {
+            let members = roster.members.iter().filter(|member| member.is_learner == is_learner);
+            members.map(|member| member.id.0).collect()
+        };
+        SnapshotMark { index, term, voters: ids(false), learners: ids(true) }
+    }
+
+    /// Takes over what another list says.
+    pub(crate) fn replace(&self, other: &Members) {
+        let other = other.0.read();
+        let (members, removed) = (other.members.clone(), other.removed.clone());
+        *self.0.write() = Roster { members, removed };
     }
 
     pub(crate) fn get(&self, id: MemberId) -> Option<Member> {

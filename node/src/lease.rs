@@ -137,6 +137,18 @@ impl Leases {
 
     // ---- start
 
+    /// Forgets every lease.
+    pub(crate) fn clear(&self) {
+        let mut lessor = self.0.lock();
+        *lessor = Lessor {
+            ttl_seconds_min: lessor.ttl_seconds_min,
+            leases: HashMap::new(),
+            schedule: BTreeSet::new(),
+            unstarted: Vec::new(),
+            term: lessor.term,
+        };
+    }
+
     /// Takes in a row of the `sys` space at start. Returns false when it is not a lease's row.
     pub(crate) fn recover_row(&self, name: &[u8], value: &[u8]) -> bool {
         let id = name.strip_prefix(ROW_PREFIX).and_then(|id| id.try_into().ok());

@@ -25,6 +25,7 @@ pub(crate) mod admission;
 pub(crate) mod command;
 pub(crate) mod refusal;
 
+pub(crate) mod catch_up;
 pub(crate) mod consensus;
 pub mod log;
 pub(crate) mod transport;

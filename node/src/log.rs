@@ -291,6 +291,23 @@ impl Log {
         self.sync().map(|_| ())
     }
 
+    /// Begins anew behind a mark, with the hard state, for a store that came from another member: what the log held before
+    /// does not lead up to what follows the mark. Durable when this returns.
+    pub fn restart_at(&mut self, mark: &SnapshotMark, hard_state: Option<&HardState>) -> Result<(), LogError> {
+        let uncommitted = self.hard_state.commit.max(self.mark_index) + 1;
+        if self.last_index >= uncommitted {
+            // An entry in the place of the first that may be another's cuts off all that stood from there on. A crash before
+            // the mark leaves it: the caller comes again with the same mark before it believes the log.
+            let cut = LogEntry { term: mark.term, index: uncommitted, kind: EntryKind::Normal, data: Bytes::new() };
+            self.append(&[cut], None, false)?;
+        }
+        if let Some(state) = hard_state {
+            // Its commit index is told by the mark.
+            self.hard_state = HardState { commit: self.hard_state.commit, ..*state };
+        }
+        self.mark_snapshot(mark)
+    }
+
     /// Unlinks the segments at the head whose entries are all at or below `index`, and says how many. Keeps the last
     /// segment and the newest mark's.
     pub fn release_to(&mut self, index: u64) -> Result<usize, LogError> {

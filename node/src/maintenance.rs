@@ -8,7 +8,7 @@
 pub(crate) mod clock;
 pub(crate) mod disk;
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Receiver, Sender};
 use tokio::sync::{oneshot, watch};
 
 use crate::mvcc::revision::Revision;
@@ -16,7 +16,7 @@ use crate::refusal::Refusal;
 
 /// Jobs that may wait for the disk thread. A defragmentation past it is refused; its own jobs are never lost, since a
 /// later one of a kind covers an earlier one.
-pub(crate) const JOBS_MAX: usize = 16;
+const JOBS_MAX: usize = 16;
 
 /// Compactions that may wait for the disk thread.
 pub(crate) const COMPACTIONS_MAX: usize = 1_024;
@@ -36,8 +36,11 @@ pub(crate) struct Upkeep {
 }
 
 impl Upkeep {
-    pub(crate) fn new(jobs: Sender<Job>, compacted: watch::Receiver<i64>) -> Upkeep {
-        Upkeep { jobs, compacted }
+    /// The handlers' side, and the disk thread's: its jobs, and where it tells of compactions.
+    pub(crate) fn with_queue() -> (Upkeep, Receiver<Job>, watch::Sender<i64>) {
+        let (jobs, queue) = crossbeam_channel::bounded(JOBS_MAX);
+        let (tell, compacted) = watch::channel(0);
+        (Upkeep { jobs, compacted }, queue, tell)
     }
 
     /// Defragments the store while it serves.

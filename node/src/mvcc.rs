@@ -15,6 +15,8 @@
 //! revision in place together. Nothing here awaits, reads a clock or draws a random number.
 
 pub(crate) mod compaction;
+mod current;
+mod export;
 pub(crate) mod filter;
 pub(crate) mod found;
 pub(crate) mod hash;
@@ -38,6 +40,8 @@ mod model;
 use std::fmt;
 use std::path::PathBuf;
 
+pub(crate) use current::CurrentStore;
+pub(crate) use export::{Export, import};
 pub(crate) use history::HistoryLimit;
 pub(crate) use startup::open;
 pub(crate) use store::{KvHash, Store};

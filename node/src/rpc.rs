@@ -46,7 +46,7 @@ use crate::config::Config;
 use crate::consensus;
 use crate::lease::Leases;
 use crate::maintenance::Upkeep;
-use crate::mvcc::{ReadError, Store};
+use crate::mvcc::{CurrentStore, ReadError};
 use crate::refusal::Refusal;
 use crate::transport::Peers;
 use crate::watch::Hub;
@@ -67,7 +67,7 @@ pub(crate) struct Node {
     pub(crate) rules: ChangeRules,
     pub(crate) facts: Arc<Facts>,
     pub(crate) consensus: consensus::Handle,
-    pub(crate) store: Store,
+    pub(crate) store: CurrentStore,
     pub(crate) leases: Leases,
     pub(crate) alarms: Alarms,
     pub(crate) members: Members,
@@ -85,7 +85,7 @@ pub(crate) struct Node {
 impl Node {
     /// A header at the current revision.
     fn header(&self) -> ResponseHeader {
-        self.facts.header(self.store.revision().0)
+        self.facts.header(self.store.get().revision().0)
     }
 
     /// Fills in what every header says beside the revision, and the revision if apply named none.

@@ -1,9 +1,11 @@
 //! Wiring: builds the parts, starts their threads, stops them in reverse. Decides nothing else.
 
+mod current;
 mod data_dir;
 mod join;
 
 use std::fs::File;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -26,13 +28,13 @@ use crate::consensus::tail::Tail;
 use crate::consensus::{self, runner};
 use crate::lease::{self, Leases};
 use crate::maintenance::{self, Upkeep, clock, disk};
-use crate::mvcc::Store;
 use crate::mvcc::revision::Revision;
+use crate::mvcc::{CurrentStore, Store};
 use crate::policy::compaction::{Mode, Schedule};
 use crate::refusal::Refusal;
 use crate::transport::Peers;
 
-use crate::{alarm, apply, cluster, metrics, rpc, watch};
+use crate::{apply, catch_up, cluster, metrics, rpc, watch};
 use data_dir::DataDir;
 
 /// How long a start may wait for this member to lead and to apply what its log holds, before it says so and goes on
@@ -50,6 +52,9 @@ const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 /// at the next start.
 const DISK_STOP_GRACE: Duration = Duration::from_millis(500);
 const DISK_STOP_POLL: Duration = Duration::from_millis(5);
+/// How often a store that another took the place of is looked at, and how many times, before it is removed.
+const OLD_STORE_POLL: Duration = Duration::from_millis(100);
+const OLD_STORE_POLLS_MAX: u32 = 300;
 /// The version the cluster works at, as metrics name it.
 const CLUSTER_VERSION: &str = "3.7";
 /// Changes that may wait for the watch thread.
@@ -138,6 +143,9 @@ struct Base {
     alarms: Alarms,
     questions: rpc::leader::Questions,
     peers: Peers,
+    store: CurrentStore,
+    snapshots_in: catch_up::Receiver,
+    snapshots_out: catch_up::Sender,
 }
 
 impl Base {
@@ -152,12 +160,24 @@ impl Base {
             txn_operations_max: config.limits.txn_ops_max,
             quota_bytes: config.limits.quota_bytes,
         };
-        let (leases, alarms) = recover(config, &data.store)?;
+        let tick_ms = u64::try_from(config.raft.heartbeat_interval.as_millis())?;
+        let leases = Leases::new(lease::ttl_seconds_min(config.raft.election_ticks as u64, tick_ms));
+        let alarms = Alarms::default();
+        apply::recover(&data.store, &leases, &alarms)?;
+        let store = CurrentStore::new(data.store.clone());
+        let snapshots_in = catch_up::Receiver::new(
+            data.path.join("member"),
+            data.identity,
+            config.compaction.batch_revisions_max,
+            Arc::clone(&shared),
+            Arc::clone(&inbox),
+        );
         let questions = rpc::leader::Questions::new();
-        let inlet = Arc::new(Inlet::new(Arc::clone(&inbox), Arc::new(questions.clone())));
+        let inlet = Inlet::new(Arc::clone(&inbox), Arc::new(questions.clone()), snapshots_in.clone());
         let own_urls = config.cluster.advertise_peer_urls.iter().map(|url| url.text().to_owned()).collect();
-        let peers = Peers::new(data.identity, data.number, own_urls, data.members.clone(), inlet);
+        let peers = Peers::new(data.identity, data.number, own_urls, data.members.clone(), Arc::new(inlet));
         peers.follow_members()?;
+        let inbox_of_snapshots = Arc::clone(&inbox);
         Ok(Base {
             facts: Arc::new(Facts::new(data.identity.cluster_id, data.identity.member_id)),
             office: PostOffice::new(rpc::shards()),
@@ -171,7 +191,10 @@ impl Base {
             leases,
             alarms,
             questions,
+            snapshots_out: catch_up::Sender::new(store.clone(), peers.clone(), inbox_of_snapshots),
             peers,
+            store,
+            snapshots_in,
         })
     }
 }
@@ -190,14 +213,15 @@ fn start_metrics(config: &Config, identity: &cluster::Identity) {
 impl Running {
     fn start(config: &Config, data: DataDir, started: Instant) -> anyhow::Result<Running> {
         start_metrics(config, &data.identity);
-        let Base { facts, office, shared, inbox, handle, room, sizes, limits, gate, leases, alarms, questions, peers } =
-            Base::new(config, &data)?;
+        #[rustfmt::skip]
+        let Base {
+            facts, office, shared, inbox, handle, room, sizes, limits, gate, leases, alarms, questions, peers, store,
+            snapshots_in, snapshots_out,
+        } = Base::new(config, &data)?;
         let (stop, stopped) = crossbeam_channel::bounded(0);
-        let (jobs, disk_jobs) = crossbeam_channel::bounded(maintenance::JOBS_MAX);
         let (compactions, compactions_due) = compaction_queue(&data.store);
         let (durability, durability_wanted) = crossbeam_channel::bounded(1);
-        let (compacted, compacted_seen) = tokio::sync::watch::channel(0);
-        let upkeep = Upkeep::new(jobs, compacted_seen);
+        let (upkeep, disk_jobs, compacted) = Upkeep::with_queue();
         let departed = Arc::new(Notify::new());
         let members_changed = members_changed(&data, peers.clone(), Arc::clone(&departed));
         let (hub, feed, watch) = watch::start(data.store.clone(), Arc::clone(&facts), watch_options(config), started)?;
@@ -210,6 +234,7 @@ impl Running {
             applied: data.applied,
             raft: Arc::clone(&inbox),
             members_changed,
+            install: install(data.path.join("member"), data.store_name, store.clone(), snapshots_in),
             sizes: sizes.clone(),
             slow: config.upkeep.slow_apply,
         })?;
@@ -223,12 +248,13 @@ impl Running {
             shared,
             facts: Arc::clone(&facts),
             peers: peers.clone(),
+            snapshots: snapshots_out,
             tick: config.raft.heartbeat_interval,
             room: room.clone(),
             durability,
         })?;
         let clock = clock::start(clock::Parts {
-            store: data.store.clone(),
+            store: store.clone(),
             consensus: handle.clone(),
             gate: gate.clone(),
             leases: leases.clone(),
@@ -240,7 +266,7 @@ impl Running {
             stop: stopped.clone(),
         })?;
         let disk = disk::start(disk::Parts {
-            store: data.store.clone(),
+            store: store.clone(),
             consensus: handle.clone(),
             jobs: disk_jobs,
             compactions: compactions_due,
@@ -249,15 +275,12 @@ impl Running {
             compacted,
             compaction_pause: config.compaction.pause,
         })?;
-        let patience = REQUEST_PATIENCE + 2 * config.raft.election_timeout;
-        let (consensus, store, members, watch_hub) = (handle, data.store, data.members, hub);
-        let rules = change_rules(config);
+        let (consensus, members, watch_hub) = (handle, data.members, hub);
         #[rustfmt::skip]
-        let node = rpc::Node {
-            limits, rules, facts, consensus, store, leases, alarms, members, watch: watch_hub, upkeep, gate, peers, questions,
-            patience, started,
-        };
-        let node = Arc::new(node);
+        let node = Arc::new(rpc::Node {
+            limits, rules: change_rules(config), facts, consensus, store, leases, alarms, members, watch: watch_hub,
+            upkeep, gate, peers, questions, patience: REQUEST_PATIENCE + 2 * config.raft.election_timeout, started,
+        });
         Ok(Running { node, office, raft, apply_queue, apply, watch, clock, disk, departed, stop, _lock: data.lock })
     }
 
@@ -275,7 +298,7 @@ impl Running {
         while !self.disk.is_finished() && begun.elapsed() < DISK_STOP_GRACE {
             std::thread::sleep(DISK_STOP_POLL);
         }
-        self.node.store.persist()?;
+        self.node.store.get().persist()?;
         Ok(())
     }
 }
@@ -309,19 +332,49 @@ fn join(thread: JoinHandle<()>) {
     thread.join().expect("a thread of the node ends the process rather than panic");
 }
 
-/// Leases and alarms as the store keeps them, and the keys attached to each lease.
-fn recover(config: &Config, store: &Store) -> anyhow::Result<(Leases, Alarms)> {
-    let tick_ms = u64::try_from(config.raft.heartbeat_interval.as_millis())?;
-    let leases = Leases::new(lease::ttl_seconds_min(config.raft.election_ticks as u64, tick_ms));
-    for (name, value) in store.sys_scan(Leases::row_prefix())? {
-        anyhow::ensure!(leases.recover_row(&name, &value), "a lease's row in the store is damaged; restore it");
-    }
-    store.leased_keys(&mut |lease, key| leases.reattach(&bytes::Bytes::copy_from_slice(key), 0, lease));
-    let alarms = Alarms::default();
-    if let Some(row) = store.sys_get(alarm::ROW)? {
-        anyhow::ensure!(alarms.recover(&row), "the alarms' row in the store is damaged; restore it");
-    }
-    Ok((leases, alarms))
+/// Puts a store made of another member's rows in the place of the one in use. The old one is removed once nobody reads it.
+fn install(
+    member_dir: PathBuf,
+    mut name: String,
+    current: CurrentStore,
+    snapshots: catch_up::Receiver,
+) -> Box<dyn FnMut(u64) -> apply::thread::Installed + Send> {
+    Box::new(move |index| {
+        let Some(arrival) = snapshots.take(index) else {
+            crate::fatal!("the rows that were to take the store's place are not there; a restart asks for them again");
+        };
+        let catch_up::Arrival { mark, name: new_name, store, writer, applied } = arrival;
+        if let Err(error) = current::switch(&member_dir, &new_name, &mark) {
+            crate::fatal!(
+                "the store in use can't be named; a restart asks for the rows again",
+                error = error.to_string()
+            );
+        }
+        let old = current.replace(store.clone());
+        let old_name = std::mem::replace(&mut name, new_name);
+        remove_later(member_dir.clone(), old_name, old);
+        apply::thread::Installed { store, writer, applied }
+    })
+}
+
+/// Removes a store that is in use no more, after a while for those who still read it.
+fn remove_later(member_dir: PathBuf, name: String, store: Store) {
+    let remove = move || {
+        for _ in 0..OLD_STORE_POLLS_MAX {
+            std::thread::sleep(OLD_STORE_POLL);
+            if store.is_last() {
+                break;
+            }
+        }
+        drop(store);
+        // What can't be removed now is removed at the next start.
+        let dump = member_dir.join(catch_up::index_dump(&name));
+        if std::fs::remove_dir_all(member_dir.join(&name)).and_then(|()| std::fs::remove_file(dump)).is_err() {
+            crate::info!("what is left of the store before is removed at the next start", store = name);
+        }
+    };
+    // Without a thread it stays until the next start.
+    std::thread::Builder::new().name("old-store".into()).spawn(remove).ok();
 }
 
 /// The consensus driver over the recovered log.

@@ -63,6 +63,10 @@ pub(crate) enum Space {
     Sys,
 }
 
+impl Space {
+    pub(crate) const ALL: [Space; 3] = [Space::Kv, Space::Rev, Space::Sys];
+}
+
 /// Decides which versions a compaction of the engine may drop. Made anew for each compaction and shown the rows of one
 /// run of tables in key order.
 pub(crate) trait RowFilter: Send {
@@ -210,6 +214,40 @@ impl Storage {
         Storage::open_made(path, make_filter)
     }
 
+    /// Makes a store in a directory of its own from rows that come in the order of [`Space::ALL`] and, within a space, of
+    /// their keys. Durable when this returns; what a failure leaves behind is of no use.
+    ///
+    /// # Errors
+    /// What the source or the disk reports, and `Damaged` when rows are out of order.
+    pub(crate) fn fill(
+        path: &Path,
+        make_filter: MakeRowFilter,
+        next: &mut dyn FnMut() -> Result<Option<(Space, Row)>, StorageError>,
+    ) -> Result<Storage, StorageError> {
+        let storage = Storage::open_made(path, make_filter)?;
+        let mut row = next()?;
+        for space in Space::ALL {
+            let mut ingestion = storage.space(space).start_ingestion().map_err(engine("rows can't be taken in"))?;
+            let mut last: Option<Bytes> = None;
+            while let Some((_, (key, value))) = row.take_if(|(of, _)| *of == space) {
+                if last.as_ref().is_some_and(|last| *last >= key) {
+                    return Err(StorageError::Damaged { what: "rows are out of order" });
+                }
+                ingestion
+                    .write(fjall::Slice::from(key.clone()), fjall::Slice::from(value))
+                    .map_err(engine("rows can't be taken in"))?;
+                last = Some(key);
+                row = next()?;
+            }
+            ingestion.finish().map_err(engine("rows can't be taken in"))?;
+        }
+        if row.is_some() {
+            return Err(StorageError::Damaged { what: "rows are out of order" });
+        }
+        storage.persist()?;
+        Ok(storage)
+    }
+
     /// Makes the store under another name first: the engine does not open again what a crash left half made.
     fn make(path: &Path, make_filter: &MakeRowFilter) -> Result<(), StorageError> {
         let failed = |source| StorageError::Io { path: path.to_owned(), source };
@@ -291,7 +329,7 @@ impl Storage {
         // Another turn, so that the journal with the rewritten rows can go, and the tables they were in: the engine keeps
         // those until a flush finds nobody reading them. To remove what is not there makes one without changing a row.
         let mut turn = self.batch();
-        for space in [Space::Kv, Space::Rev, Space::Sys] {
+        for space in Space::ALL {
             turn.remove(space, Bytes::from_static(NO_ROW));
         }
         turn.commit()?;

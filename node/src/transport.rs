@@ -8,7 +8,9 @@
 //! - [`frame`]: frames on a connection
 //! - [`hello`]: greetings, and the reasons to refuse them
 //! - [`link`]: the way out to one member, [`inbound`]: the ways in
+//! - [`conversation`]: a connection for one transfer, on which both sides speak
 
+mod conversation;
 pub(crate) mod frame;
 pub(crate) mod hello;
 mod inbound;
@@ -22,6 +24,7 @@ use std::time::Duration;
 use parking_lot::RwLock;
 
 use crate::cluster::{Identity, MemberId, Members};
+pub(crate) use conversation::Conversation;
 pub(crate) use frame::Kind;
 use hello::{Hello, Reason};
 pub(crate) use hello::{MAGIC, Stream};
@@ -43,6 +46,9 @@ pub(crate) trait Inlet: Send + Sync {
 
     /// A frame for this member was never written to a connection.
     fn unsent(&self, to: MemberId, kind: Kind, payload: &[u8]);
+
+    /// A member has something large to send, on a connection of its own. Runs on the connection's thread.
+    fn converse(&self, from: MemberId, connection: Conversation);
 
     /// There is no connection to this member, and what was sent last may be lost.
     fn lost(&self, member: MemberId);
@@ -138,13 +144,7 @@ impl Peers {
     }
 
     fn links_to(&self, id: MemberId, urls: &[String]) -> std::io::Result<[Link; 2]> {
-        let start = |stream| {
-            let Identity { cluster_id, member_id } = self.0.identity;
-            let peer_urls = self.0.members.get(member_id).map_or_else(|| self.0.own_urls.clone(), |own| own.peer_urls);
-            let data_dir = self.0.data_dir;
-            let hello = Hello { stream, cluster: cluster_id, from: member_id, to: id, data_dir, peer_urls };
-            Link::start(hello, urls.to_vec(), Arc::clone(&self.0.inlet))
-        };
+        let start = |stream| Link::start(self.hello(stream, id), urls.to_vec(), Arc::clone(&self.0.inlet));
         Ok([start(Stream::Messages)?, start(Stream::Requests)?])
     }
 
@@ -160,6 +160,35 @@ impl Peers {
             Ok(streams) => drop(links.insert(hello.from, Links { streams, is_guest: true })),
             Err(error) => crate::warn!("a peer's connection gets no thread", error = error.to_string()),
         }
+    }
+
+    /// Opens a connection to a member for a transfer.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) fn converse(&self, to: MemberId) -> std::io::Result<Conversation> {
+        let urls = {
+            let links = self.0.links.read();
+            let links = links.get(&to).ok_or_else(|| std::io::Error::other(format!("member {to} is not known")))?;
+            links.streams[Stream::Messages as usize].urls()
+        };
+        let hello = self.hello(Stream::Snapshot, to);
+        let mut failure = std::io::Error::other(format!("member {to} has no peer URL"));
+        for url in urls {
+            match link::dial(&hello, &url) {
+                Ok(connection) => return Ok(Conversation::new(connection)),
+                Err(link::Failure::Io(error)) | Err(link::Failure::Refused(_, error)) => {
+                    failure = std::io::Error::other(error);
+                }
+            }
+        }
+        Err(failure)
+    }
+
+    fn hello(&self, stream: Stream, to: MemberId) -> Hello {
+        let Identity { cluster_id: cluster, member_id: from } = self.0.identity;
+        let peer_urls = self.0.members.get(from).map_or_else(|| self.0.own_urls.clone(), |own| own.peer_urls);
+        Hello { stream, cluster, from, to, data_dir: self.0.data_dir, peer_urls }
     }
 
     /// For how long there has been a connection to this member; `None` when there is none.

@@ -168,6 +168,13 @@ impl Feed {
     }
 }
 
+impl Feed {
+    /// Another store has taken the place of the one in use; watchers catch up from it.
+    pub(crate) fn replaced(&mut self, store: Store) {
+        self.queue.events.push(Message::Event(Event::Replaced { store }));
+    }
+}
+
 impl Hub {
     /// Opens a stream for one client.
     pub(crate) fn open(&self) -> (WatchRequests, WatchResponses) {

@@ -27,7 +27,7 @@ const EDGES: [Edge; 12] = [
     Edge { name: "axum", allowed: &["rpc", "http", "server"] },
     Edge { name: "hyper", allowed: &["rpc", "http", "server"] },
     Edge { name: "wasmtime", allowed: &["plugin"] },
-    // Files: the store, the log and what is read at start; `trace` writes the log outputs, `metrics/process` reads
+    // Files: the store, the log, what is read at start, and a store that another member sends; `trace` writes the log outputs, `metrics/process` reads
     // /proc, `mvcc/startup` reads and writes the dump of the key index.
     Edge {
         name: "std::fs",
@@ -36,6 +36,7 @@ const EDGES: [Edge; 12] = [
             "log",
             "config/file",
             "server",
+            "catch_up",
             "maintenance",
             "trace",
             "metrics/process",
@@ -47,7 +48,16 @@ const EDGES: [Edge; 12] = [
     // Clocks, each a seam with its own reason at the call.
     Edge {
         name: "Instant::now",
-        allowed: &["server", "rpc", "maintenance", "consensus/runner", "apply/thread", "log/disk", "transport/link"],
+        allowed: &[
+            "server",
+            "rpc",
+            "maintenance",
+            "consensus/runner",
+            "apply/thread",
+            "log/disk",
+            "transport/link",
+            "catch_up",
+        ],
     },
     Edge { name: "SystemTime::now", allowed: &["trace", "server", "maintenance", "rpc/cluster"] },
     Edge { name: "rand", allowed: &["server", "consensus", "rpc"] },

@@ -17,8 +17,8 @@ use crate::consensus::event::Event;
 use crate::consensus::handle::Shared;
 use crate::consensus::inbox::Inbox;
 use crate::metrics;
-use crate::mvcc::AppliedMark;
 use crate::mvcc::revision::Revision;
+use crate::mvcc::{AppliedMark, Store, Writer};
 use crate::watch::Feed;
 
 /// Entries applied in one batch of the store. Large enough that the batch's fixed cost is spread thin, small enough
@@ -32,10 +32,19 @@ const IDLE_WAIT: Duration = Duration::from_secs(1);
 pub(crate) enum Task {
     /// Committed entries, in index order.
     Apply(Vec<Committed>),
+    /// Another member's rows, as of this entry, take the place of the store.
+    Install(u64),
     /// Reads to release once the index beside them is applied.
     Read(Vec<(u64, Waiter)>),
     /// Finish what came before, then end.
     Stop,
+}
+
+/// A store in the place of the one before.
+pub(crate) struct Installed {
+    pub(crate) store: Store,
+    pub(crate) writer: Writer,
+    pub(crate) applied: AppliedMark,
 }
 
 /// Everything the apply thread works with.
@@ -52,6 +61,8 @@ pub(crate) struct Parts {
     pub(crate) raft: Arc<Inbox<Event>>,
     /// Called before it is, for the connections to members.
     pub(crate) members_changed: Box<dyn Fn() + Send>,
+    /// Puts the store that arrived as of this entry in the place of the one in use, durably.
+    pub(crate) install: Box<dyn FnMut(u64) -> Installed + Send>,
     /// Told how much each batch added, so that a quota holds between two looks at the disk.
     pub(crate) sizes: Sizes,
     /// How long a batch may take before the log says so (etcd: --warning-apply-duration).
@@ -109,6 +120,10 @@ impl Queue {
                 match task {
                     Task::Apply(committed) => entries.extend(committed),
                     Task::Read(reads) => applying.reads.extend(reads),
+                    Task::Install(index) => {
+                        applying.apply(std::mem::take(&mut entries));
+                        applying.install(index);
+                    }
                     Task::Stop => stop = true,
                 }
             }
@@ -196,6 +211,23 @@ impl Applying {
         }
     }
 
+    /// Goes on with the store that another member's rows were made into.
+    fn install(&mut self, index: u64) {
+        let Installed { store, writer, applied } = (self.parts.install)(index);
+        let replaced = self.parts.applier.replace(&store, writer);
+        replaced.unwrap_or_else(|error| stop_for(&error));
+        self.parts.applied = applied;
+        // Carried out by its sender or not: the disk thread finds out.
+        self.parts.compactions.send(store.compacted()).ok();
+        self.parts.sizes.set_allocated_bytes(store.sizes().allocated_bytes);
+        crate::info!("applied snapshot", "snapshot-index" = applied.index, revision = store.revision().0);
+        self.parts.feed.replaced(store);
+        (self.parts.members_changed)();
+        self.parts.shared.set_applied(applied.index);
+        self.parts.raft.push(Event::Installed { index });
+        self.release_reads();
+    }
+
     fn release_reads(&mut self) {
         let applied = self.parts.applied.index;
         for (_, waiter) in self.reads.extract_if(.., |(index, _)| *index <= applied) {
@@ -275,6 +307,7 @@ mod tests {
             applied,
             raft: Arc::new(Inbox::new()),
             members_changed: Box::new(|| ()),
+            install: Box::new(|_| unreachable!("nothing arrives here")),
             sizes: Sizes::default(),
             slow: Duration::MAX,
         };

@@ -12,19 +12,21 @@
 //! - whoever waits is always answered: applied, replaced by another leader's entry, or out of time;
 //! - a message that raft would die of is never given to it.
 
+mod membership;
+mod snapshots;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use raft::eraftpb::{ConfChange, ConfChangeType, Entry, Message, MessageType};
+use raft::eraftpb::{Entry, Message, MessageType};
 use raft::{Config, RawNode, ReadOnlyOption, Ready, StateRole, Storage};
 use slog::{Discard, Logger, o};
 
+use self::snapshots::Installing;
 use crate::apply::Reply;
-use crate::cluster::Reconfiguration;
-use crate::consensus::answers::{Answer, Waiter};
+use crate::consensus::answers::Waiter;
 use crate::consensus::effects::{Append, Committed, Effects, Release};
 use crate::consensus::event::Event;
 use crate::consensus::proposals::{Declined, Payload, Place, Proposal, Proposals};
@@ -45,6 +47,10 @@ const UNCOMMITTED_BYTES_MAX: u64 = 64 << 20;
 const COMMITTED_BYTES_MAX: u64 = 8 << 20;
 /// Log payload kept in memory; past it the store is made durable and the log's head released early.
 const TAIL_BYTES_MAX: u64 = 128 << 20;
+/// Log payload kept in memory for members that are given rows meanwhile; past it they need rows again.
+const HELD_TAIL_BYTES_MAX: u64 = 4 * TAIL_BYTES_MAX;
+/// Entries applied between two releases while the log is larger than [`TAIL_BYTES_MAX`].
+const LARGE_TAIL_ENTRIES: u64 = 1_000;
 /// Ticks after which an unanswered read-index round is asked anew (etcd: 500 ms).
 const READ_RETRY_MS: u64 = 500;
 
@@ -93,6 +99,12 @@ pub(crate) struct Driver {
     reconfigurations: VecDeque<u64>,
     /// When this member was found to lead a cluster that it was removed from.
     removed_ticks: Option<u64>,
+    /// Another member's rows that take the place of the store.
+    installing: Option<Installing>,
+    /// Up to where rows have come: what the store tells of earlier changes of the members is known already.
+    installed: u64,
+    /// Rows on their way to members: to whom, and as of which entry. The log is kept from there on.
+    sending: BTreeMap<u64, u64>,
     effects: Effects,
 }
 
@@ -220,6 +232,9 @@ impl Driver {
             handed_on: release_asked,
             reconfigurations: VecDeque::new(),
             removed_ticks: None,
+            installing: None,
+            installed: 0,
+            sending: BTreeMap::new(),
             effects: Effects::default(),
         };
         driver.draw_election_timeout();
@@ -229,6 +244,9 @@ impl Driver {
     /// Time passes by one tick: elections, heartbeats, and requests that run out of time.
     pub(crate) fn tick(&mut self) {
         self.now_ticks += 1;
+        if self.is_installing() {
+            self.node.raft.election_elapsed = 0;
+        }
         self.node.tick();
         self.draw_election_timeout();
         self.proposals.expire(self.now_ticks, &mut self.effects);
@@ -263,6 +281,10 @@ impl Driver {
                 Event::Persisted { number } => self.persisted(number),
                 Event::StoreDurable { index } => self.release(index),
                 Event::Message(message) => self.step(*message),
+                Event::SnapshotReady(mark) => self.node.mut_store().prepare(Some(mark)),
+                Event::SnapshotSent { to, arrived } => self.snapshot_sent(to, arrived),
+                Event::SnapshotArrived { from, term, mark } => self.snapshot_arrived(from, term, &mark),
+                Event::Installed { index } => self.installed(index),
                 Event::Lost { member } => self.node.report_unreachable(member),
                 Event::Transfer { to, waiter } => self.transfer_leader(to, waiter),
                 Event::Reconfigured { index, reconfiguration, waiter, answer } => {
@@ -294,6 +316,7 @@ impl Driver {
                 break;
             }
         }
+        self.effects.snapshot_wanted |= self.node.store().take_wanted();
         std::mem::take(&mut self.effects)
     }
 
@@ -325,8 +348,14 @@ impl Driver {
     /// Whether so much has been applied since the last release that the store should be made durable now.
     /// Says so once; the answer to it is [`Event::StoreDurable`].
     pub(crate) fn wants_durable_store(&mut self, applied: u64) -> bool {
-        let due = applied >= self.release_asked + self.options.snapshot_entries
-            || (self.node.store().payload_bytes() > TAIL_BYTES_MAX && applied > self.release_asked);
+        // Past the bound what others still need is kept a while: not every entry is a reason to ask again.
+        let is_large = self.node.store().payload_bytes() > TAIL_BYTES_MAX;
+        let step = if is_large {
+            self.options.snapshot_entries.min(LARGE_TAIL_ENTRIES)
+        } else {
+            self.options.snapshot_entries
+        };
+        let due = applied >= self.release_asked + step;
         if due {
             self.release_asked = applied;
         }
@@ -429,61 +458,11 @@ impl Driver {
     /// Tells raft how far the store has come: not past a change of the members that raft has not heard of yet, or it might
     /// let another begin, or stand for election without knowing who votes.
     fn advance_applied(&mut self, applied: u64) {
+        // Rows are in place a moment before the log has heard of it.
+        let applied = applied.min(self.node.raft.raft_log.persisted);
         let applied = self.reconfigurations.front().map_or(applied, |index| applied.min(index - 1));
         if applied > self.node.raft.raft_log.applied {
             self.node.advance_apply_to(applied);
-        }
-    }
-
-    /// Puts in force what an applied change of the members means for who votes.
-    fn reconfigure(&mut self, index: u64, reconfiguration: Reconfiguration) {
-        let first = self.reconfigurations.pop_front();
-        assert!(first == Some(index), "change {index} of the members applied while {first:?} is the next");
-        self.advance_applied(index - 1);
-        let (kind, id) = match reconfiguration {
-            Reconfiguration::Voter(id) => (ConfChangeType::AddNode, id),
-            Reconfiguration::Learner(id) => (ConfChangeType::AddLearnerNode, id),
-            Reconfiguration::Gone(id) => (ConfChangeType::RemoveNode, id),
-            Reconfiguration::None => return,
-        };
-        let mut change = ConfChange::default();
-        change.set_change_type(kind);
-        change.node_id = id.0;
-        match self.node.apply_conf_change(&change) {
-            Ok(conf_state) => self.node.mut_store().set_conf_state(conf_state),
-            Err(error) => {
-                self.effects.dead = Some(format!(
-                    "raft does not take change {index} of the members ({error}): restart this member; if it happens again, \
-                     remove it from the cluster and add it anew"
-                ));
-            }
-        }
-    }
-
-    /// Whether a learner holds so much of the log that it would not hold up the others once it votes.
-    fn check_caught_up(&self, learner: u64) -> Answer {
-        let raft = &self.node.raft;
-        if !self.leads() {
-            return Err(Refusal::NotLeader);
-        }
-        let matched = raft.prs().get(learner).map(|progress| progress.matched).ok_or(Refusal::MemberNotFound)?;
-        let own = raft.raft_log.persisted;
-        // At least nine tenths, reckoned without loss.
-        let ready = u128::from(matched) * 10 >= u128::from(own) * 9;
-        if ready { Ok(Reply::Empty) } else { Err(Refusal::LearnerNotReady) }
-    }
-
-    /// A leader that was removed goes on leading, without a vote of its own, until another takes over. The others are given
-    /// a moment first: who has not applied the removal yet does not stand for election.
-    fn leave_if_removed(&mut self) {
-        let id = self.options.member_id;
-        if !self.leads() || self.node.raft.prs().get(id).is_some() {
-            self.removed_ticks = None;
-            return;
-        }
-        let since = *self.removed_ticks.get_or_insert(self.now_ticks);
-        if self.now_ticks >= since + LEAVE_AFTER_TICKS && self.node.raft.lead_transferee.is_none() {
-            self.transfer_leader(None, Waiter::None);
         }
     }
 
@@ -549,8 +528,8 @@ impl Driver {
                     return;
                 }
             }
+            MessageType::MsgTimeoutNow if self.is_installing() => return,
             MessageType::MsgAppendResponse if !message.reject && message.index > last => return,
-            MessageType::MsgSnapshot => return,
             _ => {}
         }
         // What raft refuses (a stranger's answer, say) is meant to be dropped.
@@ -613,6 +592,10 @@ impl Driver {
     fn take_ready(&mut self, mut ready: Ready) {
         // Read states come after the commits of their own round: a read at index i must find i handed to apply before it.
         let read_states = ready.take_read_states();
+        let mark = (!ready.snapshot().is_empty()).then(|| SnapshotMark::from(ready.snapshot()));
+        if let Some(mark) = &mark {
+            self.node.mut_store().restore(mark);
+        }
         let entries = ready.take_entries();
         self.node.mut_store().append(&entries);
         let hard_state = ready.hs().map(HardState::from);
@@ -622,10 +605,16 @@ impl Driver {
         }
         self.commit(ready.take_committed_entries());
         let (number, must_sync) = (ready.number(), ready.must_sync());
-        self.effects.messages.extend(ready.take_messages());
+        let messages = ready.take_messages();
+        self.send(messages);
         let vouching = ready.take_persisted_messages();
-        self.node.advance_append_async(ready);
-        self.append(number, must_sync, &entries, hard_state);
+        if let Some(mark) = mark {
+            self.install(number, mark, &entries, hard_state);
+            self.node.advance_append_async(ready);
+        } else {
+            self.node.advance_append_async(ready);
+            self.append(number, must_sync, &entries, hard_state);
+        }
         self.vouch(vouching);
         self.reads.answer(read_states, &mut self.effects);
     }
@@ -653,12 +642,12 @@ impl Driver {
         self.appends.outstanding.push_back((number, self.now_ticks));
         let hard_state = hard_state.or(self.appends.commit_unsaved.take());
         self.appends.commit_unsaved = None;
-        self.effects.appends.push(Append {
-            number,
-            entries: entries.iter().map(LogEntry::from).collect(),
-            hard_state,
-            sync: true,
-        });
+        let entries = entries.iter().map(LogEntry::from).collect();
+        let append = Append { number, mark: None, entries, hard_state, sync: true };
+        match &mut self.installing {
+            Some(installing) => installing.appends.push(append),
+            None => self.effects.appends.push(append),
+        }
     }
 
     fn persisted(&mut self, number: u64) {
@@ -677,7 +666,11 @@ impl Driver {
                 self.reconfigurations.push_back(entry.index);
             }
             let waiter = self.proposals.waiter_of(&entry, &mut self.effects);
-            self.effects.committed.push(Committed { entry, waiter });
+            let committed = Committed { entry, waiter };
+            match &mut self.installing {
+                Some(installing) => installing.committed.push(committed),
+                None => self.effects.committed.push(committed),
+            }
         }
     }
 
@@ -692,11 +685,9 @@ impl Driver {
             voters: conf_state.get_voters().to_vec(),
             learners: conf_state.get_learners().to_vec(),
         };
-        let mut through = index.saturating_sub(self.options.catch_up_entries);
-        if tail.payload_bytes() > TAIL_BYTES_MAX {
-            through = index;
-        }
-        tail.release(through);
+        let payload_bytes = tail.payload_bytes();
+        let through = self.releasable(index, payload_bytes);
+        self.node.mut_store().release(through);
         self.effects.release = Some(Release { mark, through });
     }
 

@@ -21,6 +21,12 @@ pub(crate) struct Effects {
     pub(crate) appends: Vec<Append>,
     /// Entries to apply, in index order.
     pub(crate) committed: Vec<Committed>,
+    /// A member needs more than the log holds: rows are to be made ready for it.
+    pub(crate) snapshot_wanted: bool,
+    /// Rows that were made ready are to be sent.
+    pub(crate) snapshot: Option<SendSnapshot>,
+    /// Rows that arrived, as of this entry, are to take the place of the store, after all that is committed above.
+    pub(crate) install: Option<u64>,
     /// Reads to answer once the index beside them is applied.
     pub(crate) reads: Vec<(u64, Waiter)>,
     /// The log may forget entries up to the mark's index, after the mark itself is written.
@@ -62,10 +68,21 @@ pub(crate) struct Forward {
     pub(crate) entries: Vec<Payload>,
 }
 
+/// The rows as of `mark`, for a member.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct SendSnapshot {
+    pub(crate) to: u64,
+    /// In which the sender leads.
+    pub(crate) term: u64,
+    pub(crate) mark: SnapshotMark,
+}
+
 /// One write to the log.
 #[derive(Debug)]
 pub(crate) struct Append {
     pub(crate) number: u64,
+    /// The store came from another member, up to here: what the log held is of no more use, and the entries follow this.
+    pub(crate) mark: Option<SnapshotMark>,
     pub(crate) entries: Vec<LogEntry>,
     pub(crate) hard_state: Option<HardState>,
     /// A vote, a term or an entry is in it; without one the write may stay in the page cache.
@@ -73,6 +90,11 @@ pub(crate) struct Append {
 }
 
 impl Append {
+    /// Whether this append and one that follows it can be one write.
+    pub(crate) fn can_join(&self, later: &Append) -> bool {
+        self.mark.is_none() && later.mark.is_none()
+    }
+
     /// Makes one write of this append and the one that follows it.
     pub(crate) fn join(&mut self, later: Append) {
         self.number = later.number;
@@ -109,7 +131,7 @@ mod tests {
             data: bytes::Bytes::new(),
         };
         let hard_state = commit.map(|commit| HardState { term: 1, vote: 1, commit });
-        Append { number, entries: indices.iter().map(entry).collect(), hard_state, sync }
+        Append { number, mark: None, entries: indices.iter().map(entry).collect(), hard_state, sync }
     }
 
     #[test]

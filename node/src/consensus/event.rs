@@ -6,6 +6,7 @@ use raft::eraftpb::Message;
 use crate::cluster::Reconfiguration;
 use crate::consensus::answers::{Answer, Waiter};
 use crate::consensus::proposals::{Payload, Proposal, Verdict};
+use crate::log::SnapshotMark;
 
 #[derive(Debug)]
 pub(crate) enum Event {
@@ -30,6 +31,14 @@ pub(crate) enum Event {
     Forwarded { from: u64, entries: Vec<Payload> },
     /// What a leader says of commands sent to it.
     Judged(Verdict),
+    /// The store's rows as of this entry can be sent to a member that needs them.
+    SnapshotReady(SnapshotMark),
+    /// They were sent to this member and are safe there, or were not; none are held ready any more.
+    SnapshotSent { to: u64, arrived: bool },
+    /// Another member's rows are here, from the leader of this term, and can take the place of the store.
+    SnapshotArrived { from: u64, term: u64, mark: SnapshotMark },
+    /// They have taken its place, durably.
+    Installed { index: u64 },
     /// What was last sent to this member may be lost.
     Lost { member: u64 },
     /// A request to hand leadership to a member, or to the one that has come furthest. The waiter is answered once another

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::catch_up;
 use crate::cluster::MemberId;
 use crate::consensus::event::Event;
 use crate::consensus::inbox::Inbox;
 use crate::consensus::proposals::{Declined, Verdict};
 use crate::consensus::wire;
 use crate::transport::hello::Reason;
-use crate::transport::{self, Kind};
+use crate::transport::{self, Conversation, Kind};
 
 /// How often this member may be told that it was removed before it believes that and ends: some seconds of calling two others
 /// over two streams each.
@@ -31,13 +32,14 @@ pub(crate) trait Questions: Send + Sync {
 pub(crate) struct Inlet {
     inbox: Arc<Inbox<Event>>,
     questions: Arc<dyn Questions>,
+    snapshots: catch_up::Receiver,
     /// How often other members have said that this one was removed.
     removals_told: AtomicU32,
 }
 
 impl Inlet {
-    pub(crate) fn new(inbox: Arc<Inbox<Event>>, questions: Arc<dyn Questions>) -> Inlet {
-        Inlet { inbox, questions, removals_told: AtomicU32::new(0) }
+    pub(crate) fn new(inbox: Arc<Inbox<Event>>, questions: Arc<dyn Questions>, snapshots: catch_up::Receiver) -> Inlet {
+        Inlet { inbox, questions, snapshots, removals_told: AtomicU32::new(0) }
     }
 }
 
@@ -58,7 +60,14 @@ impl transport::Inlet for Inlet {
             }
             Kind::Placed => Event::Judged(wire::decode_verdict(payload).map_err(named("a verdict"))?),
             Kind::Ask | Kind::Answer => return self.questions.take(from, kind, payload),
-            Kind::Ping | Kind::Hello | Kind::Welcome | Kind::Refused => {
+            Kind::Ping
+            | Kind::Hello
+            | Kind::Welcome
+            | Kind::Refused
+            | Kind::Head
+            | Kind::Rows
+            | Kind::End
+            | Kind::Taken => {
                 return Err(format!("a frame that has no place here: {kind:?}"));
             }
         };
@@ -74,6 +83,10 @@ impl transport::Inlet for Inlet {
             let numbers = entries.into_iter().map(|payload| payload.number).collect();
             self.inbox.push(Event::Judged(Verdict { numbers, outcome: Err(Declined::NotLeader) }));
         }
+    }
+
+    fn converse(&self, from: MemberId, connection: Conversation) {
+        self.snapshots.converse(from, connection);
     }
 
     fn lost(&self, member: MemberId) {

@@ -200,6 +200,20 @@ impl Proposals {
         }
     }
 
+    /// Entries up to here will not be looked at: another member's store holds what they did. What became of the proposals
+    /// among them is not known.
+    pub(super) fn pass_over(&mut self, index: u64, effects: &mut Effects) {
+        while let Some(first) = self.placed.pop_front_if(|first| first.index <= index) {
+            effects.fail_proposal(first.waiter, Refusal::Timeout);
+        }
+        while let Some((_, number)) = self.places.first().copied().filter(|(place, _)| *place <= index) {
+            self.places.pop_first();
+            if let Some(passed) = self.sent.remove(&number) {
+                effects.fail_proposal(passed.waiter, Refusal::Timeout);
+            }
+        }
+    }
+
     /// Who waits for this entry, which is committed now.
     pub(super) fn waiter_of(&mut self, entry: &LogEntry, effects: &mut Effects) -> Waiter {
         let mut found = Waiter::None;

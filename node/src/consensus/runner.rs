@@ -17,6 +17,7 @@ use raft::eraftpb::Message;
 
 use crate::admission::space::Room;
 use crate::apply;
+use crate::catch_up;
 use crate::cluster::{Facts, MemberId};
 use crate::command::TXN_STACK_BYTES;
 use crate::consensus::answers::{Delivery, Waiter};
@@ -27,7 +28,7 @@ use crate::consensus::handle::Shared;
 use crate::consensus::inbox::Inbox;
 use crate::consensus::proposals::{Declined, Verdict};
 use crate::consensus::wire;
-use crate::log::Log;
+use crate::log::{HardState, Log, SnapshotMark};
 use crate::metrics;
 use crate::transport::{Kind, Peers, Stream};
 
@@ -50,6 +51,7 @@ pub(crate) struct Parts {
     pub(crate) shared: Arc<Shared>,
     pub(crate) facts: Arc<Facts>,
     pub(crate) peers: Peers,
+    pub(crate) snapshots: catch_up::Sender,
     pub(crate) tick: Duration,
     /// Told while a log write waits for room on the disk.
     pub(crate) room: Room,
@@ -97,6 +99,7 @@ pub(crate) fn start(parts: Parts) -> std::io::Result<Running> {
         shared: parts.shared,
         facts: parts.facts,
         peers: parts.peers,
+        snapshots: parts.snapshots,
         durability: parts.durability,
         stopping: Arc::clone(&stopping),
     };
@@ -132,6 +135,11 @@ impl LogWriter {
     /// Writes, or finds that there is no room and returns false.
     #[expect(clippy::cast_precision_loss, reason = "a write is far smaller than 2^53 bytes")]
     fn write_once(&self, append: &Append) -> bool {
+        if let Some(mark) = &append.mark
+            && !self.restart_at(mark, append.hard_state.as_ref())
+        {
+            return false;
+        }
         let result = self.log.lock().append(&append.entries, append.hard_state.as_ref(), append.sync);
         match result {
             Ok(appended) => {
@@ -148,6 +156,18 @@ impl LogWriter {
                 false
             }
             Err(error) => fatal("the log can't be written; the member stops so that nothing is lost", &error),
+        }
+    }
+
+    fn restart_at(&self, mark: &SnapshotMark, hard_state: Option<&HardState>) -> bool {
+        let restarted = self.log.lock().restart_at(mark, hard_state);
+        match restarted {
+            Ok(()) => true,
+            Err(error) if error.is_no_space() => {
+                self.room.set_log_waits(true);
+                false
+            }
+            Err(error) => fatal("the log can't be begun anew; the member stops so that nothing is lost", &error),
         }
     }
 
@@ -178,7 +198,7 @@ fn run_log(writer: &LogWriter, jobs: &Receiver<Job>, inbox: &Inbox<Event>) {
             Job::Append(mut append) => {
                 next = loop {
                     match jobs.try_recv() {
-                        Ok(Job::Append(later)) => append.join(later),
+                        Ok(Job::Append(later)) if append.can_join(&later) => append.join(later),
                         Ok(job) => break Some(job),
                         Err(_) => break None,
                     }
@@ -204,6 +224,7 @@ struct RaftThread {
     shared: Arc<Shared>,
     facts: Arc<Facts>,
     peers: Peers,
+    snapshots: catch_up::Sender,
     durability: Sender<()>,
     stopping: Arc<AtomicBool>,
 }
@@ -286,6 +307,15 @@ impl RaftThread {
             }
         }
         self.hand_on(effects.committed, effects.reads);
+        if effects.snapshot_wanted {
+            self.snapshots.prepare();
+        }
+        if let Some(snapshot) = effects.snapshot {
+            self.snapshots.send(snapshot);
+        }
+        if let Some(index) = effects.install {
+            self.apply.push(apply::Task::Install(index));
+        }
         if let Some(release) = effects.release {
             self.give(Job::Release(release));
         }
@@ -356,7 +386,8 @@ impl RaftThread {
         wal.join().expect("the log thread ends the process rather than panic");
         if let Some(hard_state) = self.driver.unsaved_commit() {
             let number = 0;
-            self.writer.write(&Append { number, entries: Vec::new(), hard_state: Some(hard_state), sync: true });
+            let (mark, entries, hard_state) = (None, Vec::new(), Some(hard_state));
+            self.writer.write(&Append { number, mark, entries, hard_state, sync: true });
         }
     }
 }

@@ -3,12 +3,13 @@
 //! Holds every entry since the last release. Its size is bounded by the driver, which has the store made durable and
 //! the head released after so many entries or bytes; see [`Tail::payload_bytes`].
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 use raft::eraftpb::{ConfState, Entry, EntryType, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
-use crate::log::{self, EntryKind, LogEntry};
+use crate::log::{self, EntryKind, LogEntry, SnapshotMark};
 
 pub(crate) struct Tail {
     entries: VecDeque<Entry>,
@@ -17,15 +18,25 @@ pub(crate) struct Tail {
     payload_bytes: u64,
     hard_state: HardState,
     conf_state: ConfState,
+    /// Rows that can be sent to a member, and whether some member needs them. Raft takes and asks through `&self`.
+    prepared: Cell<Option<SnapshotMark>>,
+    wanted: Cell<bool>,
 }
 
 impl Tail {
     /// A tail that starts after the entry `before` (index, term).
     pub(crate) fn new(before: (u64, u64), hard_state: &log::HardState, voters: &[u64], learners: &[u64]) -> Tail {
-        let mut conf_state = ConfState::default();
-        conf_state.set_voters(voters.to_vec());
-        conf_state.set_learners(learners.to_vec());
-        Tail { entries: VecDeque::new(), before, payload_bytes: 0, hard_state: hard_state.into(), conf_state }
+        let (voters, learners) = (voters.to_vec(), learners.to_vec());
+        let conf_state = (&SnapshotMark { index: 0, term: 0, voters, learners }).into();
+        Tail {
+            entries: VecDeque::new(),
+            before,
+            payload_bytes: 0,
+            hard_state: hard_state.into(),
+            conf_state,
+            prepared: Cell::default(),
+            wanted: Cell::default(),
+        }
     }
 
     /// Takes in the entries recovered from the log.
@@ -58,6 +69,25 @@ impl Tail {
 
     pub(crate) fn set_conf_state(&mut self, conf_state: ConfState) {
         self.conf_state = conf_state;
+    }
+
+    /// Begins anew after what another member's rows hold.
+    pub(crate) fn restore(&mut self, mark: &SnapshotMark) {
+        self.entries.clear();
+        self.payload_bytes = 0;
+        self.before = (mark.index, mark.term);
+        self.conf_state = mark.into();
+        self.hard_state.commit = self.hard_state.commit.max(mark.index);
+    }
+
+    /// Rows as of this entry can be sent, once; `None` takes that back.
+    pub(crate) fn prepare(&mut self, mark: Option<SnapshotMark>) {
+        self.prepared.set(mark);
+    }
+
+    /// Whether a member needs rows. Says so once for each time that raft asked in vain.
+    pub(crate) fn take_wanted(&self) -> bool {
+        self.wanted.take()
     }
 
     pub(crate) fn set_hard_state(&mut self, hard_state: HardState) {
@@ -146,9 +176,47 @@ impl Storage for Tail {
         Ok(self.last())
     }
 
-    fn snapshot(&self, _: u64, _: u64) -> raft::Result<Snapshot> {
-        // No member can ask in this release: there is one voter, and membership changes are refused at the front door.
-        Err(StorageError::SnapshotTemporarilyUnavailable.into())
+    fn snapshot(&self, request_index: u64, _: u64) -> raft::Result<Snapshot> {
+        match self.prepared.take().filter(|mark| mark.index >= request_index && mark.index >= self.before.0) {
+            Some(mark) => Ok((&mark).into()),
+            None => {
+                self.wanted.set(true);
+                Err(StorageError::SnapshotTemporarilyUnavailable.into())
+            }
+        }
+    }
+}
+
+impl From<&SnapshotMark> for ConfState {
+    fn from(mark: &SnapshotMark) -> ConfState {
+        let mut conf_state = ConfState::default();
+        conf_state.set_voters(mark.voters.clone());
+        conf_state.set_learners(mark.learners.clone());
+        conf_state
+    }
+}
+
+/// Of the rows themselves raft knows nothing.
+impl From<&SnapshotMark> for Snapshot {
+    fn from(mark: &SnapshotMark) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        let metadata = snapshot.mut_metadata();
+        (metadata.index, metadata.term) = (mark.index, mark.term);
+        metadata.set_conf_state(mark.into());
+        snapshot
+    }
+}
+
+impl From<&Snapshot> for SnapshotMark {
+    fn from(snapshot: &Snapshot) -> SnapshotMark {
+        let metadata = snapshot.get_metadata();
+        let conf_state = metadata.get_conf_state();
+        SnapshotMark {
+            index: metadata.index,
+            term: metadata.term,
+            voters: conf_state.get_voters().to_vec(),
+            learners: conf_state.get_learners().to_vec(),
+        }
     }
 }
 

@@ -29,12 +29,11 @@ const HEAD_BYTES: usize = 2 + 10 * 8;
 const ENTRY_HEAD_BYTES: usize = 1 + 2 * 8 + 4;
 
 /// The kinds that members send each other. The others are a member's own affair: raft would take them for its own.
-const KINDS: [(MessageType, u8); 12] = [
+const KINDS: [(MessageType, u8); 11] = [
     (MessageType::MsgAppend, 1),
     (MessageType::MsgAppendResponse, 2),
     (MessageType::MsgRequestVote, 3),
     (MessageType::MsgRequestVoteResponse, 4),
-    (MessageType::MsgSnapshot, 5),
     (MessageType::MsgHeartbeat, 6),
     (MessageType::MsgHeartbeatResponse, 7),
     (MessageType::MsgTimeoutNow, 8),

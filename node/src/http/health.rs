@@ -167,7 +167,7 @@ async fn read(node: &Node, serializable: bool) -> Result<(), String> {
             node.consensus.read_barrier().await?;
         }
         let query = RangeQuery { key: Bytes::from_static(PROBED_KEY), limit: 1, ..RangeQuery::default() };
-        node.store.range(&query).map_err(crate::rpc::refusal_of)?;
+        node.store.get().range(&query).map_err(crate::rpc::refusal_of)?;
         Ok(())
     };
     served.await.map_err(|refusal: Refusal| status::text(&refusal).into_owned())

@@ -35,12 +35,12 @@ fn sample(node: &Node) {
     server.proposals_committed.set(raft.committed as f64);
     server.proposals_applied.set(raft.applied as f64);
     let mvcc = &metrics.mvcc;
-    let sizes = node.store.sizes();
+    let sizes = node.store.get().sizes();
     mvcc.db_bytes.set(sizes.allocated_bytes as f64);
     mvcc.db_in_use_bytes.set(sizes.allocated_in_use_bytes() as f64);
-    mvcc.keys.set(node.store.key_count() as f64);
-    mvcc.current_revision.set(node.store.revision().0 as f64);
-    let compacted = node.store.compacted().0;
+    mvcc.keys.set(node.store.get().key_count() as f64);
+    mvcc.current_revision.set(node.store.get().revision().0 as f64);
+    let compacted = node.store.get().compacted().0;
     mvcc.compact_revision.set(if compacted <= 0 { NEVER_COMPACTED } else { compacted } as f64);
 }
 

@@ -43,6 +43,30 @@ fn segments(disk: &MemDisk) -> Vec<String> {
     disk.list().unwrap().into_iter().filter(|name| name.ends_with(".wal")).collect()
 }
 
+#[test]
+fn a_log_begun_anew_behind_a_mark_holds_nothing_from_before() {
+    let mark = SnapshotMark { index: 9, term: 4, voters: vec![1, 2], learners: vec![3] };
+    // Entries up to 6, short of the mark, and up to 12, past it, of which 3 are committed; later ones of a higher term.
+    for last in [3, 6, 9, 12] {
+        let disk = MemDisk::new();
+        let mut log = create(&disk, SMALL);
+        let entries: Vec<LogEntry> =
+            (1..=last).map(|index| entry(if index > 3 { 5 } else { 2 }, index, "old")).collect();
+        log.append(&entries, Some(&state(5, 3)), true).unwrap();
+        log.restart_at(&mark, Some(&state(6, 9))).unwrap();
+        // Again, as after a crash that came between the store and the log.
+        if last == 6 {
+            log.restart_at(&mark, None).unwrap();
+        }
+        let recovered = open(&disk.copy(), SMALL).unwrap().1;
+        assert_eq!((recovered.snapshot.clone(), recovered.entries.len()), (mark.clone(), 0), "{last}");
+        assert_eq!(recovered.hard_state, HardState { term: 6, vote: 1, commit: 9 });
+        log.append(&[entry(6, 10, "new")], Some(&state(6, 10)), true).unwrap();
+        let recovered = open(&disk, SMALL).unwrap().1;
+        assert_eq!(recovered.entries, [entry(6, 10, "new")], "{last}");
+    }
+}
+
 /// Where each frame of a segment starts, and where the last one ends.
 fn frames(bytes: &[u8]) -> Vec<usize> {
     let mut starts = vec![0];

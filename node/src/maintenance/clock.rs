@@ -12,7 +12,7 @@ use crate::admission::space::{Room, Sizes};
 use crate::consensus::Handle;
 use crate::lease::Leases;
 use crate::metrics;
-use crate::mvcc::Store;
+use crate::mvcc::CurrentStore;
 use crate::policy::compaction::Schedule;
 
 /// How often the thread looks. A lease of the least TTL, two seconds, is late by a twentieth of it at most.
@@ -30,7 +30,7 @@ const STUCK_COMMIT_STOP_MS: u64 = 120_000;
 
 /// Everything the clock thread works with.
 pub(crate) struct Parts {
-    pub(crate) store: Store,
+    pub(crate) store: CurrentStore,
     pub(crate) consensus: Handle,
     pub(crate) gate: Gate,
     pub(crate) leases: Leases,
@@ -84,7 +84,7 @@ impl ClockThread {
             self.compact(now_ms);
             self.watch_disk();
             self.watch_commit(now_ms);
-            self.parts.store.free_memtables();
+            self.parts.store.get().free_memtables();
         }
     }
 
@@ -105,9 +105,9 @@ impl ClockThread {
     }
 
     fn compact(&mut self, now_ms: u64) {
-        let Some(revision) = self.parts.schedule.due(now_ms, self.parts.store.revision()) else { return };
+        let Some(revision) = self.parts.schedule.due(now_ms, self.parts.store.get().revision()) else { return };
         let status = self.parts.consensus.status();
-        if !status.is_leader || revision <= self.parts.store.compacted() {
+        if !status.is_leader || revision <= self.parts.store.get().compacted() {
             return;
         }
         crate::info!("starting auto compaction", revision = revision.0);
@@ -118,7 +118,7 @@ impl ClockThread {
     }
 
     fn watch_disk(&self) {
-        self.parts.sizes.set_allocated_bytes(self.parts.store.sizes().allocated_bytes);
+        self.parts.sizes.set_allocated_bytes(self.parts.store.get().sizes().allocated_bytes);
         let looks = self.parts.dirs.iter().filter_map(|dir| {
             let disk = rustix::fs::statvfs(dir).ok()?;
             let (free, whole) = (disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize);
@@ -131,7 +131,7 @@ impl ClockThread {
     }
 
     fn watch_commit(&mut self, now_ms: u64) {
-        let progress = self.commit.look(self.parts.store.commit_under_way(), now_ms);
+        let progress = self.commit.look(self.parts.store.get().commit_under_way(), now_ms);
         let (sequence, waited_ms) = (self.commit.sequence, now_ms - self.commit.since_ms);
         match progress {
             Progress::Good => {}

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use crate::consensus::Handle;
 use crate::maintenance::Job;
 use crate::metrics;
-use crate::mvcc::Store;
+use crate::mvcc::CurrentStore;
 use crate::mvcc::revision::Revision;
 use crate::refusal::Refusal;
 
@@ -23,7 +23,7 @@ const NICENESS: i32 = 10;
 
 /// Everything the disk thread works with.
 pub(crate) struct Parts {
-    pub(crate) store: Store,
+    pub(crate) store: CurrentStore,
     pub(crate) consensus: Handle,
     pub(crate) jobs: Receiver<Job>,
     /// Compactions to carry out, in order.
@@ -70,13 +70,13 @@ fn run(parts: &Parts) {
             }
             recv(persist) -> _ => {
                 // With a commit under way too: it may wait for ever for an engine that has failed, which this finds out.
-                if parts.consensus.status().applied != persisted_index || parts.store.commit_under_way().is_some() {
+                if parts.consensus.status().applied != persisted_index || parts.store.get().commit_under_way().is_some() {
                     persisted_index = persist_store(parts);
                 }
             }
             recv(dump) -> _ => {
-                if parts.store.revision() != dumped {
-                    dumped = parts.store.revision();
+                if parts.store.get().revision() != dumped {
+                    dumped = parts.store.get().revision();
                     dump_index(parts);
                 }
             }
@@ -91,7 +91,7 @@ fn run(parts: &Parts) {
 fn persist_store(parts: &Parts) -> u64 {
     // Looked up first: what is applied while the store syncs may or may not be covered.
     let applied = parts.consensus.status().applied;
-    if let Err(error) = parts.store.persist() {
+    if let Err(error) = parts.store.get().persist() {
         // The engine takes no write any more after this. What was acknowledged is in the log; a restart replays it.
         crate::fatal!(
             "the store can't be made durable; the member stops so that nothing is lost",
@@ -102,7 +102,7 @@ fn persist_store(parts: &Parts) -> u64 {
 }
 
 fn dump_index(parts: &Parts) {
-    if let Err(error) = parts.store.dump_index() {
+    if let Err(error) = parts.store.get().dump_index() {
         crate::warn!("the key index can't be dumped; the next start reads the whole store", error = error.to_string());
     }
 }
@@ -121,7 +121,7 @@ fn compact(parts: &Parts, to: Revision) {
         std::thread::sleep(pause);
         batch_begun = Instant::now();
     };
-    match parts.store.compact_physically(to, &mut rest) {
+    match parts.store.get().compact_physically(to, &mut rest) {
         Ok(done) => {
             let seconds = begun.elapsed().as_secs_f64();
             mvcc.compacted_keys.increment(done.rows_removed);
@@ -147,14 +147,14 @@ fn defragment(parts: &Parts) -> Result<(), Refusal> {
     let begun = Instant::now();
     let metrics = &metrics::get().disk;
     metrics.defrag_inflight.set(1.0);
-    let before = parts.store.sizes().allocated_bytes;
-    let result = parts.store.defragment();
+    let before = parts.store.get().sizes().allocated_bytes;
+    let result = parts.store.get().defragment();
     metrics.defrag_inflight.set(0.0);
     let seconds = begun.elapsed().as_secs_f64();
     metrics.defrag_seconds.record(seconds);
     match result {
         Ok(()) => {
-            let after = parts.store.sizes().allocated_bytes;
+            let after = parts.store.get().sizes().allocated_bytes;
             crate::info!(
                 "finished defragmenting",
                 "bytes-before" = before,

@@ -106,6 +106,11 @@ impl Store {
         Revision(self.0.compacted.load(Ordering::Acquire))
     }
 
+    /// Whether nobody else holds this store.
+    pub(crate) fn is_last(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
     pub(crate) fn key_count(&self) -> u64 {
         self.0.published.read().index.len() as u64
     }

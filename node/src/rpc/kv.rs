@@ -61,11 +61,11 @@ pub(super) async fn small_here<T: Send + 'static>(
     node: &Node,
     read: impl Fn(&Store, Option<usize>) -> Result<T, ReadError> + Send + 'static,
 ) -> Result<T, Refusal> {
-    match read(&node.store, Some(KEYS_ON_SHARD_MAX)) {
+    match read(&node.store.get(), Some(KEYS_ON_SHARD_MAX)) {
         Err(ReadError::Large) => {}
         answer => return answer.map_err(refusal_of),
     }
-    let store = node.store.clone();
+    let store = node.store.get();
     let answer = tokio::task::spawn_blocking(move || read(&store, None).map_err(refusal_of));
     answer.await.map_err(|error| Refusal::Internal(format!("the read was given up: {error}")))?
 }

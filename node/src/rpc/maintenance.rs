@@ -19,7 +19,7 @@ use crate::refusal::Refusal;
 /// This member as it is now. Not linearizable: it must be answered when nothing else is.
 pub(crate) async fn status(node: Arc<Node>, _request: StatusRequest) -> Result<StatusResponse, Refusal> {
     let raft = node.consensus.status();
-    let sizes = node.store.sizes();
+    let sizes = node.store.get().sizes();
     let mut errors = Vec::new();
     if raft.leader.is_none() {
         errors.push(status::text(&Refusal::NoLeader).into_owned());
@@ -77,7 +77,7 @@ pub(crate) async fn defragment(node: Arc<Node>, _request: DefragmentRequest) -> 
 }
 
 pub(crate) async fn hash(node: Arc<Node>, _request: HashRequest) -> Result<HashResponse, Refusal> {
-    let store = node.store.clone();
+    let store = node.store.get();
     let (revision, hash) = off_shard(move || {
         let started = tokio::time::Instant::now();
         let hash = store.hash_all(&[cluster::IDENTITY_ROW]).map_err(|error| Refusal::Internal(error.to_string()))?;
@@ -89,7 +89,7 @@ pub(crate) async fn hash(node: Arc<Node>, _request: HashRequest) -> Result<HashR
 }
 
 pub(crate) async fn hash_kv(node: Arc<Node>, request: HashKvRequest) -> Result<HashKvResponse, Refusal> {
-    let store = node.store.clone();
+    let store = node.store.get();
     let hash: mvcc::KvHash = off_shard(move || {
         let started = tokio::time::Instant::now();
         let hash = store.hash(request.revision).map_err(refusal_of)?;

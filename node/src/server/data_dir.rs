@@ -3,7 +3,7 @@
 //! ```text
 //! <data-dir>/member/lock    held while a process serves this directory
 //! <data-dir>/member/wal/    the Raft log, in etcd's format (or --wal-dir)
-//! <data-dir>/member/store/  the state machine
+//! <data-dir>/member/store/  the state machine, or one that `current` names (see `current`)
 //! ```
 //!
 //! The log is made before the store, and says in its metadata whose it is; the store says the same in a row of its own.
@@ -19,7 +19,9 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 
+use super::current::{self, Current};
 use super::join;
+use crate::catch_up;
 use crate::cluster::{self, Change, ClusterId, Identity, Member, MemberId, Members};
 use crate::config::{Config, Url};
 use crate::log::{Disk, EntryKind, FileDisk, HardState, Log, LogEntry, LogOptions, Metadata, Recovered};
@@ -28,7 +30,7 @@ use crate::mvcc::{self, AppliedMark, MvccOptions, Store, Writer};
 use crate::storage::{self, Storage};
 
 /// What stands in `<data-dir>/member`, beside etcd's own names, which are refused.
-const MEMBER_ENTRIES: [&str; 6] = ["lock", "wal", "store", "store.new", "index", "index.tmp"];
+const MEMBER_ENTRIES: [&str; 4] = ["lock", "wal", "store.new", "index.tmp"];
 
 /// The term of the entries that found a cluster, as in etcd.
 const FOUNDING_TERM: u64 = 1;
@@ -42,6 +44,8 @@ pub(super) struct DataDir {
     pub(super) log: Log,
     pub(super) recovered: Recovered,
     pub(super) store: Store,
+    /// The name of the store's directory.
+    pub(super) store_name: String,
     pub(super) writer: Writer,
     pub(super) applied: AppliedMark,
     pub(super) members: Members,
@@ -57,18 +61,26 @@ impl DataDir {
         refuse_etcd(&member_dir)?;
         make_dir(&member_dir)?;
         let lock = lock(&member_dir.join("lock"))?;
-        warn_of_foreign_files(&path, &["member"])?;
-        warn_of_foreign_files(&member_dir, &MEMBER_ENTRIES)?;
+        warn_of_foreign_files(&path, &|name| name == "member")?;
+        warn_of_foreign_files(&member_dir, &|name| MEMBER_ENTRIES.contains(&name) || current::is_known(name))?;
 
-        let store_dir = member_dir.join("store");
+        let Current { store: store_name, mark } = current::find(&member_dir)?;
+        let store_dir = member_dir.join(&store_name);
         let store_exists = storage::has_entries(&store_dir).with_context(|| store_dir.display().to_string())?;
-        let (log, recovered) = open_log(config, store_exists)?;
+        let (mut log, mut recovered) = open_log(config, store_exists)?;
+        if let Some(mark) = mark.filter(|mark| mark.index > recovered.snapshot.index) {
+            // The store was put in its place, and the log did not hear of it any more.
+            log.restart_at(&mark, None).with_context(|| config.member.wal_dir().display().to_string())?;
+            drop(log);
+            (log, recovered) = open_log(config, store_exists)?;
+        }
         let founders = founders(config, &recovered);
         let logged = Identity {
             cluster_id: ClusterId(recovered.metadata.cluster_id),
             member_id: MemberId(recovered.metadata.node_id),
         };
-        let (store, mut writer, mut applied) = open_store(config, &store_dir)?;
+        let (store, mut writer, mut applied) =
+            open_store(config, &store_dir, &member_dir.join(catch_up::index_dump(&store_name)))?;
         let members = match store.sys_get(cluster::IDENTITY_ROW)? {
             Some(row) => {
                 check_identity(&row, logged, &store_dir)?;
@@ -96,7 +108,19 @@ impl DataDir {
         }
         check_own_urls(config, logged, &members)?;
         let number = recovered.metadata.data_dir;
-        Ok(DataDir { path, identity: logged, number, log, recovered, store, writer, applied, members, lock })
+        Ok(DataDir {
+            path,
+            identity: logged,
+            number,
+            log,
+            recovered,
+            store,
+            store_name,
+            writer,
+            applied,
+            members,
+            lock,
+        })
     }
 }
 
@@ -250,11 +274,10 @@ fn open_log(config: &Config, store_exists: bool) -> anyhow::Result<(Log, Recover
     Ok((log, recovered))
 }
 
-fn open_store(config: &Config, store_dir: &Path) -> anyhow::Result<(Store, Writer, AppliedMark)> {
+fn open_store(config: &Config, store_dir: &Path, index_dump: &Path) -> anyhow::Result<(Store, Writer, AppliedMark)> {
     let floor = Floor::new();
     let storage = Storage::open(store_dir, floor.filters())?;
-    let index_dump = config.member.data_dir.join("member").join("index");
-    let options = MvccOptions::new(index_dump, config.compaction.batch_revisions_max);
+    let options = MvccOptions::new(index_dump.to_owned(), config.compaction.batch_revisions_max);
     mvcc::open(storage, floor, options).with_context(|| store_dir.display().to_string())
 }
 
@@ -298,10 +321,10 @@ fn lock(path: &Path) -> anyhow::Result<File> {
 }
 
 /// Files that are not ours are left alone, and named once.
-fn warn_of_foreign_files(dir: &Path, known: &[&str]) -> anyhow::Result<()> {
+fn warn_of_foreign_files(dir: &Path, is_known: &dyn Fn(&str) -> bool) -> anyhow::Result<()> {
     for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
         let name = entry.with_context(|| dir.display().to_string())?.file_name();
-        if !known.iter().any(|known| name == **known) {
+        if !name.to_str().is_some_and(is_known) {
             crate::warn!(
                 "found a file that is not part of the data directory; it is left alone",
                 path = dir.join(&name).display().to_string()

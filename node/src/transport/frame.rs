@@ -40,9 +40,17 @@ pub(crate) enum Kind {
     Welcome,
     /// The connection is refused, and why.
     Refused,
+    /// What the rows that follow are.
+    Head,
+    /// Rows of a store.
+    Rows,
+    /// There are no more.
+    End,
+    /// They are safe.
+    Taken,
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 13] = [
     Kind::Ping,
     Kind::Message,
     Kind::Forward,
@@ -52,6 +60,10 @@ const KINDS: [Kind; 9] = [
     Kind::Hello,
     Kind::Welcome,
     Kind::Refused,
+    Kind::Head,
+    Kind::Rows,
+    Kind::End,
+    Kind::Taken,
 ];
 
 /// Appends a frame to `out` whose payload `write` appends.

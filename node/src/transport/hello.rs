@@ -26,10 +26,12 @@ pub(crate) enum Stream {
     Messages,
     /// What one member asks of another on behalf of clients, and the answers.
     Requests,
+    /// All rows of the caller's store; one connection for each transfer.
+    Snapshot,
 }
 
 impl Stream {
-    pub(crate) const ALL: [Stream; 2] = [Stream::Messages, Stream::Requests];
+    pub(crate) const ALL: [Stream; 3] = [Stream::Messages, Stream::Requests, Stream::Snapshot];
 }
 
 /// Who calls whom, and what for.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::conversation::Conversation;
 use super::frame::{self, Kind, Reader};
 use super::hello::{self, Hello, MAGIC, Reason, Stream};
 use super::{DEAD_AFTER, Inlet};
@@ -125,14 +126,20 @@ impl Inbound {
             }
             serial
         };
-        let ended = self.read_all(connection, hello);
+        let ended = match hello.stream {
+            Stream::Snapshot => {
+                self.inlet.converse(hello.from, Conversation::new(connection));
+                "the transfer is over".to_owned()
+            }
+            Stream::Messages | Stream::Requests => self.read_all(connection, hello),
+        };
         let mut open = self.open.lock();
         if open.streams.get(&name).is_some_and(|(current, _)| *current == serial) {
             open.streams.remove(&name);
         }
         let stopping = open.stopping;
         drop(open);
-        if !stopping {
+        if !stopping && hello.stream != Stream::Snapshot {
             crate::warn!(
                 "lost TCP streaming connection with remote peer",
                 "remote-peer-id" = hello.from.to_string(),

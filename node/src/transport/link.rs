@@ -73,7 +73,7 @@ impl Link {
             (Some(_), _) => QUEUE_BYTES_MAX,
             // Raft's messages may be lost; of a request somebody would wait for the answer.
             (None, Stream::Messages) => UNCONNECTED_BYTES_MAX,
-            (None, Stream::Requests) => return false,
+            (None, Stream::Requests | Stream::Snapshot) => return false,
         };
         let waiting = queue.urgent.len() + queue.bulk.len();
         if waiting > room {
@@ -91,6 +91,10 @@ impl Link {
     /// For how long there has been a connection.
     pub(super) fn connected_for(&self) -> Option<Duration> {
         self.shared.queue.lock().since.map(|since| since.elapsed())
+    }
+
+    pub(super) fn urls(&self) -> Vec<String> {
+        self.shared.queue.lock().urls.clone()
     }
 
     /// Where the member is from now on. A connection that stands stays.
@@ -155,7 +159,7 @@ struct Dialer {
 }
 
 /// Why there is no connection.
-enum Failure {
+pub(super) enum Failure {
     Io(String),
     Refused(Reason, String),
 }
@@ -209,28 +213,8 @@ impl Dialer {
         if urls.is_empty() {
             return Err(Failure::Io("the member has no peer URL".to_owned()));
         }
-        let url = &urls[attempt % urls.len()];
-        let io = |error: io::Error| Failure::Io(format!("{url}: {error}"));
-        let place = url.strip_prefix("http://").ok_or_else(|| Failure::Io(format!("{url}: only http:// is dialed")))?;
-        let address = place.to_socket_addrs().map_err(io)?.next();
-        let address = address.ok_or_else(|| Failure::Io(format!("{url}: the host has no address")))?;
-        let mut connection = TcpStream::connect_timeout(&address, DIAL_TIMEOUT).map_err(io)?;
-        connection.set_nodelay(true).map_err(io)?;
-        connection.set_read_timeout(Some(DIAL_TIMEOUT)).map_err(io)?;
-        connection.set_write_timeout(Some(DEAD_AFTER)).map_err(io)?;
-        let mut bytes = MAGIC.to_vec();
-        frame::write(&mut bytes, Kind::Hello, |out| self.hello.encode(out));
-        connection.write_all(&bytes).map_err(io)?;
-        let answer = connection.try_clone().map_err(io)?;
-        match Reader::new(answer).next().map_err(io)? {
-            (Kind::Welcome, _) => {}
-            (Kind::Refused, words) => {
-                let (reason, sentence) = hello::decode_refusal(words);
-                return Err(Failure::Refused(reason, sentence));
-            }
-            _ => return Err(Failure::Io(format!("{url}: no member answers there"))),
-        }
-        let to_shut = connection.try_clone().map_err(io)?;
+        let connection = dial(&self.hello, &urls[attempt % urls.len()])?;
+        let to_shut = connection.try_clone().map_err(|error| Failure::Io(error.to_string()))?;
         let mut queue = self.shared.queue.lock();
         queue.connection = Some(to_shut);
         queue.since = Some(now());
@@ -275,6 +259,30 @@ impl Dialer {
         while let Ok((kind, payload)) = reader.next() {
             self.inlet.unsent(self.hello.to, kind, payload);
         }
+    }
+}
+
+/// Connects to a URL and greets whoever is there.
+pub(super) fn dial(hello: &Hello, url: &str) -> Result<TcpStream, Failure> {
+    let io = |error: io::Error| Failure::Io(format!("{url}: {error}"));
+    let place = url.strip_prefix("http://").ok_or_else(|| Failure::Io(format!("{url}: only http:// is dialed")))?;
+    let address = place.to_socket_addrs().map_err(io)?.next();
+    let address = address.ok_or_else(|| Failure::Io(format!("{url}: the host has no address")))?;
+    let mut connection = TcpStream::connect_timeout(&address, DIAL_TIMEOUT).map_err(io)?;
+    connection.set_nodelay(true).map_err(io)?;
+    connection.set_read_timeout(Some(DIAL_TIMEOUT)).map_err(io)?;
+    connection.set_write_timeout(Some(DEAD_AFTER)).map_err(io)?;
+    let mut bytes = MAGIC.to_vec();
+    frame::write(&mut bytes, Kind::Hello, |out| hello.encode(out));
+    connection.write_all(&bytes).map_err(io)?;
+    let answer = connection.try_clone().map_err(io)?;
+    match Reader::new(answer).next().map_err(io)? {
+        (Kind::Welcome, _) => Ok(connection),
+        (Kind::Refused, words) => {
+            let (reason, sentence) = hello::decode_refusal(words);
+            Err(Failure::Refused(reason, sentence))
+        }
+        _ => Err(Failure::Io(format!("{url}: no member answers there"))),
     }
 }
 

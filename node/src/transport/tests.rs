@@ -37,6 +37,15 @@ impl Inlet for Heard {
         self.note(format!("unsent {to} {kind:?} {}", String::from_utf8_lossy(payload)));
     }
 
+    fn converse(&self, from: MemberId, mut connection: Conversation) {
+        while let Ok((kind, payload)) = connection.receive(PATIENCE) {
+            self.note(format!("{from} {kind:?} {}", String::from_utf8_lossy(payload)));
+            if kind == Kind::End {
+                return connection.refuse("no, thank you");
+            }
+        }
+    }
+
     fn lost(&self, member: MemberId) {
         self.note(format!("lost {member}"));
     }
@@ -180,6 +189,19 @@ fn a_caller_that_is_not_known_yet_is_answered_where_it_says_that_it_is() {
     second.peers.follow_members().unwrap();
     assert!(!second.send(1, "gone"));
     first.hears("refused by 2: Removed");
+}
+
+#[test]
+fn a_transfer_has_a_connection_of_its_own_and_both_sides_speak_on_it() {
+    let [first, second] = pair([5, 5], 7);
+    let mut transfer = first.peers.converse(MemberId(2)).unwrap();
+    transfer.send(Kind::Rows, |out| out.extend_from_slice(b"row")).unwrap();
+    second.hears("1 Rows row");
+    first.send(2, "meanwhile");
+    second.hears("1 Message meanwhile");
+    transfer.send(Kind::End, |_| ()).unwrap();
+    assert_eq!(transfer.receive(PATIENCE).unwrap(), (Kind::Refused, &b"no, thank you"[..]));
+    assert!(first.peers.converse(MemberId(3)).is_err());
 }
 
 #[test]

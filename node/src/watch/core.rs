@@ -56,6 +56,10 @@ pub(super) enum Event {
         revision: Revision,
         compacted: Revision,
     },
+    /// Another store took the place of the one in use, later than that.
+    Replaced {
+        store: Store,
+    },
     Open {
         stream: u64,
         outbox: Outbox,
@@ -148,6 +152,11 @@ impl Core {
         match event {
             Event::Published { revision, compacted, changes } => self.publish(revision, compacted, changes),
             Event::Skipped { revision, compacted } => self.skip(revision, compacted),
+            Event::Replaced { store } => {
+                let (revision, compacted) = (store.revision(), store.compacted());
+                self.store = store;
+                self.skip(revision, compacted);
+            }
             Event::Open { stream, outbox } => self.open(stream, outbox),
             Event::Create { stream, request } => self.create(stream, request),
             Event::Cancel { stream, id } => self.cancel(stream, WatchId(id)),

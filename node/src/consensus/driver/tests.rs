@@ -6,10 +6,10 @@ use crossbeam_channel::{Receiver, bounded};
 use super::*;
 use kuorum_proto::etcdserverpb::PutRequest;
 
-use crate::cluster::{Change, MemberId};
+use crate::cluster::{Change, MemberId, Reconfiguration};
 use crate::command::Command;
 use crate::consensus::answers::Answer;
-use crate::consensus::effects::Forward;
+use crate::consensus::effects::{Forward, SendSnapshot};
 use crate::consensus::proposals::Verdict;
 use crate::log::EntryKind;
 
@@ -56,6 +56,10 @@ struct Bench {
     messages: Vec<Message>,
     forwards: Vec<Forward>,
     verdicts: Vec<(u64, Verdict)>,
+    marks: Vec<SnapshotMark>,
+    snapshot_wanted: bool,
+    snapshot: Option<SendSnapshot>,
+    install: Option<u64>,
     applied: u64,
     /// Of the last proposal.
     number: u64,
@@ -85,6 +89,10 @@ impl Bench {
             messages: Vec::new(),
             forwards: Vec::new(),
             verdicts: Vec::new(),
+            marks: Vec::new(),
+            snapshot_wanted: false,
+            snapshot: None,
+            install: None,
             applied,
             number: 0,
         };
@@ -118,6 +126,10 @@ impl Bench {
             answer_to(&waiter, answer);
         }
         self.unwritten.extend(effects.appends.iter().map(|append| append.number));
+        self.marks.extend(effects.appends.into_iter().filter_map(|append| append.mark));
+        self.snapshot_wanted |= effects.snapshot_wanted;
+        self.snapshot = effects.snapshot.or(self.snapshot.take());
+        self.install = effects.install.or(self.install.take());
         self.committed.extend(effects.committed);
         self.reads.extend(effects.reads);
         self.reads_failed += effects.reads_failed;
@@ -754,4 +766,149 @@ fn a_learner_is_caught_up_at_nine_tenths_and_the_leader_alone_knows() {
     assert_eq!(bench.driver.check_caught_up(2), Ok(Reply::Empty));
     assert_eq!(bench.driver.check_caught_up(9), Err(Refusal::MemberNotFound));
     assert_eq!(following().driver.check_caught_up(2), Err(Refusal::NotLeader));
+}
+
+fn mark(index: u64, term: u64) -> SnapshotMark {
+    SnapshotMark { index, term, voters: vec![1, 2, 3], learners: Vec::new() }
+}
+
+/// Member 2 has nothing of a log whose head is gone.
+fn lagging() -> Bench {
+    let mut bench = Bench::new(tail(0, 200, 200, &[1, 2, 3]), 200);
+    bench.handle(Event::StoreDurable { index: 200 });
+    bench.elect();
+    bench.step(MessageType::MsgAppendResponse, 2, |message| {
+        (message.index, message.reject, message.reject_hint) = (200, true, 0);
+    });
+    bench
+}
+
+#[test]
+fn a_member_that_lacks_what_the_log_let_go_of_is_sent_rows() {
+    let mut bench = lagging();
+    assert!(std::mem::take(&mut bench.snapshot_wanted));
+    bench.tick(1);
+    bench.step(MessageType::MsgHeartbeatResponse, 2, |_| {});
+    assert!(bench.snapshot_wanted, "asked for as long as there are none");
+    bench.handle(Event::SnapshotReady(mark(200, 1)));
+    bench.step(MessageType::MsgHeartbeatResponse, 2, |_| {});
+    let term = bench.driver.standing().term;
+    assert_eq!(bench.snapshot, Some(SendSnapshot { to: 2, term, mark: mark(200, 1) }));
+    assert!(bench.messages.iter().all(|message| message.get_msg_type() != MessageType::MsgSnapshot));
+
+    // The log is kept from there on while they are on their way.
+    bench.step(MessageType::MsgAppendResponse, 3, |message| message.index = 201);
+    bench.apply();
+    let propose = |bench: &mut Bench, count: u64| {
+        for _ in 0..count {
+            bench.propose();
+            bench.write();
+        }
+        let last = bench.driver.node.raft.raft_log.last_index();
+        bench.step(MessageType::MsgAppendResponse, 3, |message| message.index = last);
+        bench.apply();
+        last
+    };
+    let last = propose(&mut bench, 100);
+    bench.handle(Event::StoreDurable { index: last });
+    assert_eq!(bench.released.take().unwrap().through, 200);
+    bench.messages.clear();
+    bench.handle(Event::SnapshotSent { to: 2, arrived: true });
+    bench.step(MessageType::MsgAppendResponse, 2, |message| message.index = 200);
+    let next = bench.messages.iter().find(|message| message.to == 2 && !message.entries.is_empty()).unwrap();
+    assert_eq!(next.entries[0].index, 201);
+    // And what a member that is there lacks is kept as well.
+    let last = propose(&mut bench, 100);
+    bench.handle(Event::StoreDurable { index: last });
+    assert_eq!(bench.released.take().unwrap().through, 200);
+    bench.acknowledge(last);
+    bench.handle(Event::StoreDurable { index: last });
+    assert_eq!(bench.released.take().unwrap().through, last - 10);
+}
+
+#[test]
+fn rows_that_did_not_arrive_are_made_ready_again() {
+    let mut bench = lagging();
+    bench.handle(Event::SnapshotReady(mark(200, 1)));
+    bench.step(MessageType::MsgHeartbeatResponse, 2, |_| {});
+    assert!(bench.snapshot.is_some());
+    (bench.snapshot, bench.snapshot_wanted) = (None, false);
+    bench.handle(Event::SnapshotSent { to: 2, arrived: false });
+    bench.tick(1);
+    bench.step(MessageType::MsgHeartbeatResponse, 2, |_| {});
+    assert!(bench.snapshot_wanted && bench.snapshot.is_none());
+    // Nobody took those that were ready: they are not there any more.
+    bench.handle(Event::SnapshotReady(mark(200, 1)));
+    bench.handle(Event::SnapshotSent { to: 0, arrived: false });
+    bench.step(MessageType::MsgHeartbeatResponse, 2, |_| {});
+    assert!(bench.snapshot.is_none());
+}
+
+#[test]
+fn rows_take_the_place_of_log_and_store_before_anything_vouches_for_them() {
+    let mut bench = following();
+    let lost = bench.propose();
+    bench.handle(Event::Judged(Verdict { numbers: vec![1], outcome: Ok(Place { index: 5, term: 7 }) }));
+    bench.messages.clear();
+    bench.handle(Event::SnapshotArrived { from: 2, term: 7, mark: mark(50, 7) });
+    assert_eq!(bench.install, Some(50));
+    assert_eq!(refusal(&lost), Some(Refusal::Timeout), "what became of it is not known");
+    // What follows waits for the rows.
+    bench.follow(7, (50, 7), vec![entry(51, 7, "")], 51);
+    assert!(bench.marks.is_empty() && bench.committed.is_empty());
+    let acknowledged = |bench: &Bench| {
+        let is_answer = |message: &&Message| message.get_msg_type() == MessageType::MsgAppendResponse;
+        bench.messages.iter().filter(is_answer).map(|message| message.index).max()
+    };
+    assert_eq!(acknowledged(&bench), None);
+    // Nobody stands for election without knowing what it has.
+    bench.tick(100);
+    bench.step(MessageType::MsgTimeoutNow, 2, |_| {});
+    assert_eq!(bench.driver.node.raft.state, StateRole::Follower);
+    bench.applied = 50;
+    bench.handle(Event::Installed { index: 50 });
+    assert_eq!(bench.marks, [mark(50, 7)]);
+    assert_eq!(acknowledged(&bench), None, "before the log knows");
+    bench.write();
+    assert_eq!(acknowledged(&bench), Some(51));
+    assert_eq!(bench.apply(), [51]);
+    bench.follow(7, (51, 7), vec![entry(52, 7, "")], 52);
+    assert_eq!(bench.apply(), [52]);
+    bench.tick(30);
+    assert_eq!(bench.driver.node.raft.state, StateRole::Candidate);
+}
+
+#[test]
+fn rows_that_are_not_needed_or_not_for_this_member_change_nothing() {
+    let mut bench = following();
+    for (term, mark) in [
+        (7, mark(1, 7)),
+        (6, mark(50, 6)),
+        (7, SnapshotMark { voters: vec![2, 3], ..mark(50, 7) }),
+        (7, SnapshotMark { voters: Vec::new(), learners: vec![1], ..mark(50, 7) }),
+    ] {
+        bench.handle(Event::SnapshotArrived { from: 2, term, mark });
+        assert_eq!((bench.install, bench.driver.node.raft.raft_log.last_index()), (None, 1));
+    }
+    bench.handle(Event::Installed { index: 50 });
+    bench.follow(7, (1, 7), vec![entry(2, 7, "")], 2);
+    assert_eq!(bench.apply(), [2]);
+}
+
+#[test]
+fn a_change_of_the_members_that_rows_hold_already_is_not_made_twice() {
+    let mut bench = following();
+    let change = LogEntry { kind: EntryKind::ConfChange, data: add(4).encode(0), ..entry(2, 7, "") };
+    bench.follow(7, (1, 7), vec![change], 2);
+    let voters = vec![1, 2, 3];
+    bench.handle(Event::SnapshotArrived { from: 2, term: 7, mark: SnapshotMark { voters, ..mark(50, 7) } });
+    // The store tells of it before it is replaced; by the rows that member has gone again.
+    let Committed { entry, waiter } = bench.committed.pop().unwrap();
+    let reconfiguration = Reconfiguration::Voter(MemberId(4));
+    bench.handle(Event::Reconfigured { index: entry.index, reconfiguration, waiter, answer: Ok(Reply::Empty) });
+    assert_eq!(bench.voters(), [1, 2, 3]);
+    bench.applied = 50;
+    bench.handle(Event::Installed { index: 50 });
+    bench.write();
+    assert_eq!(bench.voters(), [1, 2, 3]);
 }

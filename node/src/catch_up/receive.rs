@@ -1,0 +1,205 @@
+//! The other member's side: rows are taken into a store of their own beside the one in use.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::head::{self, Head};
+use crate::cluster::{self, Identity, MemberId};
+use crate::consensus::event::Event;
+use crate::consensus::handle::Shared;
+use crate::consensus::inbox::Inbox;
+use crate::log::SnapshotMark;
+use crate::mvcc::{self, AppliedMark, MvccOptions, Store, Writer};
+use crate::storage::{Row, Space, StorageError};
+use crate::transport::{Conversation, Kind};
+
+/// How long the sender may be silent: it reads its store meanwhile.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// A store made of another member's rows, durable and open, that waits for raft's word.
+pub(crate) struct Arrival {
+    pub(crate) mark: SnapshotMark,
+    /// The name of its directory.
+    pub(crate) name: String,
+    pub(crate) store: Store,
+    pub(crate) writer: Writer,
+    pub(crate) applied: AppliedMark,
+}
+
+/// Where rows arrive. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Receiver(Arc<Inner>);
+
+struct Inner {
+    /// The directory with the store in use.
+    dir: PathBuf,
+    identity: Identity,
+    /// Rows removed by a compaction between two pauses.
+    compaction_rows_max: usize,
+    shared: Arc<Shared>,
+    inbox: Arc<Inbox<Event>>,
+    // A lock between the connection that brings rows and the apply thread that takes them; held for a look.
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    receiving: bool,
+    arrival: Option<Arrival>,
+}
+
+impl Receiver {
+    pub(crate) fn new(
+        dir: PathBuf,
+        identity: Identity,
+        compaction_rows_max: usize,
+        shared: Arc<Shared>,
+        inbox: Arc<Inbox<Event>>,
+    ) -> Receiver {
+        Receiver(Arc::new(Inner { dir, identity, compaction_rows_max, shared, inbox, state: Mutex::default() }))
+    }
+
+    /// Takes what arrived as of this entry.
+    pub(crate) fn take(&self, index: u64) -> Option<Arrival> {
+        self.0.state.lock().arrival.take_if(|arrival| arrival.mark.index == index)
+    }
+
+    /// Takes in what another member sends, on the thread of its connection.
+    pub(crate) fn converse(&self, from: MemberId, mut connection: Conversation) {
+        {
+            let mut state = self.0.state.lock();
+            if state.receiving {
+                return connection.refuse("another snapshot is being received");
+            }
+            state.receiving = true;
+        }
+        let received = self.receive(from, &mut connection);
+        self.0.state.lock().receiving = false;
+        match received {
+            Ok(()) => {
+                // Lost with the connection: the leader then sends again, and raft does not need it.
+                connection.send(Kind::Taken, |_| ()).ok();
+            }
+            Err(error) => {
+                crate::warn!(
+                    "a snapshot was not taken",
+                    "remote-peer-id" = from.to_string(),
+                    error = error.to_string()
+                );
+                connection.refuse(&error.to_string());
+            }
+        }
+    }
+
+    fn receive(&self, from: MemberId, connection: &mut Conversation) -> io::Result<()> {
+        let head = match connection.receive(SILENCE_MAX)? {
+            (Kind::Head, payload) => Head::decode(payload).map_err(io::Error::other)?,
+            _ => return Err(io::Error::other("rows without a head")),
+        };
+        let mark = head.mark;
+        if mark.index <= self.0.shared.applied() {
+            return Err(io::Error::other(format!("the store here holds entry {} already", mark.index)));
+        }
+        // What came before and was not wanted.
+        if let Some(unwanted) = self.0.state.lock().arrival.take() {
+            self.remove(unwanted);
+        }
+        let name = format!("store-{:x}", mark.index);
+        let path = self.0.dir.join(&name);
+        self.clear(&name)?;
+        let options = MvccOptions::new(self.0.dir.join(index_dump(&name)), self.0.compaction_rows_max);
+        let identity = serde_json::to_vec(&self.0.identity)?;
+        let own_row = (cluster::IDENTITY_ROW, identity);
+        let mut rows = Rows { connection, waiting: VecDeque::new(), count: 0, sum: 0 };
+        let made = mvcc::import(&path, own_row, options, &mut || rows.next()).map_err(io::Error::other);
+        let made = made.and_then(|made| match made.2 {
+            applied if (applied.index, applied.term) == (mark.index, mark.term) => Ok(made),
+            applied => Err(io::Error::other(format!("rows as of entry {}, not {}", applied.index, mark.index))),
+        });
+        let (store, writer, applied) = made.inspect_err(|_| {
+            // Best effort: the next start removes what is left.
+            self.clear(&name).ok();
+        })?;
+        fs::File::open(&self.0.dir)?.sync_all()?;
+        crate::info!(
+            "received and saved database snapshot",
+            "remote-peer-id" = from.to_string(),
+            "snapshot-index" = mark.index
+        );
+        let arrival = Arrival { mark: mark.clone(), name, store, writer, applied };
+        self.0.state.lock().arrival = Some(arrival);
+        self.0.inbox.push(Event::SnapshotArrived { from: from.0, term: head.term, mark });
+        Ok(())
+    }
+
+    fn remove(&self, unwanted: Arrival) {
+        let Arrival { name, store, writer, .. } = unwanted;
+        drop((store, writer));
+        // Best effort: the next start removes what is left.
+        self.clear(&name).ok();
+    }
+
+    /// Removes a store and its dump.
+    fn clear(&self, name: &str) -> io::Result<()> {
+        let path = self.0.dir.join(name);
+        if path.exists() {
+            fs::remove_dir_all(path)?;
+        }
+        let dump = self.0.dir.join(index_dump(name));
+        if dump.exists() {
+            fs::remove_file(dump)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where the key index of a store is dumped, by the name of the store's directory.
+pub(crate) fn index_dump(store: &str) -> String {
+    format!("index{}", store.strip_prefix("store").unwrap_or(store))
+}
+
+/// The rows of a connection, one by one.
+struct Rows<'a> {
+    connection: &'a mut Conversation,
+    waiting: VecDeque<(Space, Row)>,
+    count: u64,
+    sum: u32,
+}
+
+impl Rows<'_> {
+    fn next(&mut self) -> Result<Option<(Space, Row)>, StorageError> {
+        let failed = |source: io::Error| StorageError::Io { path: PathBuf::from("a member's snapshot"), source };
+        loop {
+            if let Some(row) = self.waiting.pop_front() {
+                self.count += 1;
+                return Ok(Some(row));
+            }
+            let (kind, payload) = self.connection.receive(SILENCE_MAX).map_err(failed)?;
+            match kind {
+                Kind::Rows => {
+                    self.sum = crc32c::crc32c_append(self.sum, payload);
+                    let (space, rows) = head::decode_rows(payload).map_err(io::Error::other).map_err(failed)?;
+                    let own = |(name, _): &Row| space == Space::Sys && name == cluster::IDENTITY_ROW;
+                    let before = rows.len();
+                    self.waiting.extend(rows.into_iter().filter(|row| !own(row)).map(|row| (space, row)));
+                    // Counted though it is left out: whose store it is stays this member's affair.
+                    self.count += (before - self.waiting.len()) as u64;
+                }
+                Kind::End => {
+                    let end = head::decode_end(payload).map_err(io::Error::other).map_err(failed)?;
+                    if end != (self.count, self.sum) {
+                        return Err(failed(io::Error::other("rows are missing or differ from those that were sent")));
+                    }
+                    return Ok(None);
+                }
+                _ => return Err(failed(io::Error::other("a frame that has no place among rows"))),
+            }
+        }
+    }
+}

@@ -3,8 +3,8 @@
 //! The first chunk holds ten keys; each later one twice or half as many as the last, so that chunks come near
 //! --max-request-bytes. Header, `more` and `count` stand in the last chunk alone. The revision is pinned by the first
 //! chunk, not in the store: a compaction may overtake the stream, which then ends with "compacted", as in etcd. Unlike
-//! in etcd, a sort target without an order, which every check lets through, does not make the stream repeat keys:
-//! chunks follow the keys.
+//! in etcd, a sort target without an order, which every check lets through, does not make the stream repeat keys: each chunk
+//! is sorted in itself, and the chunks follow the keys.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl RangeStream {
         let serializable = request.serializable;
         let mut query = node.gate.range(request)?;
         check(&query)?;
-        (query.order, query.target) = (SortOrder::None, SortTarget::Key);
+        query.order = SortOrder::None;
         if !serializable {
             node.consensus.read_barrier().await?;
         }
@@ -67,7 +67,8 @@ impl RangeStream {
         self.sent += keys;
         self.wanted -= keys;
         if answer.more {
-            self.query.key = after(&answer.kvs.last().ok_or_else(no_progress)?.key);
+            let last = answer.kvs.iter().map(|kv| &kv.key).max();
+            self.query.key = after(last.ok_or_else(no_progress)?);
         }
         if !answer.more || self.wanted == 0 {
             let remaining = if answer.more { self.count_remaining().await? } else { 0 };

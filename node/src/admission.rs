@@ -9,14 +9,15 @@ pub(crate) mod space;
 
 use bytes::Bytes;
 use kuorum_proto::etcdserverpb::{
-    AlarmRequest, CompactionRequest, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, PutRequest,
-    RangeRequest, TxnRequest,
+    AlarmRequest, CompactionRequest, DeleteRangeRequest, LeaseCheckpoint, LeaseCheckpointRequest, LeaseGrantRequest,
+    LeaseRevokeRequest, PutRequest, RangeRequest, TxnRequest,
 };
 use kuorum_proto::membershippb::ClusterMemberAttrSetRequest;
 use prost::Message;
 
 use crate::cluster::Change;
 use crate::command::{self, Command};
+use crate::lease::LeaseId;
 use crate::log::EntryKind;
 use crate::mvcc::query::RangeQuery;
 use crate::refusal::Refusal;
@@ -108,6 +109,18 @@ impl Gate {
 
     pub(crate) fn lease_revoke(&self, request: LeaseRevokeRequest) -> Result<Admitted, Refusal> {
         self.admit(Command::LeaseRevoke(request))
+    }
+
+    /// Notes how much of leases is left; the leader's own doing, so there is nothing to check.
+    pub(crate) fn lease_checkpoints(remaining: Vec<(LeaseId, i64)>) -> Admitted {
+        let checkpoint = |(id, remaining_ttl): (LeaseId, i64)| LeaseCheckpoint { id: id.0, remaining_ttl };
+        let checkpoints = remaining.into_iter().map(checkpoint).collect();
+        Admitted(Command::LeaseCheckpoint(LeaseCheckpointRequest { checkpoints }))
+    }
+
+    /// Takes back what was noted of a lease that is renewed.
+    pub(crate) fn lease_renewed(id: LeaseId) -> Admitted {
+        Gate::lease_checkpoints(vec![(id, 0)])
     }
 
     /// Checks an alarm request. etcd 3.7 dies of an action outside the enum; here it is refused.

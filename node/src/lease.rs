@@ -17,6 +17,8 @@ use crate::refusal::Refusal;
 const EXPIRED_MAX: usize = 500;
 /// How long a revocation may take before it is asked for again (etcd: defaultExpiredleaseRetryInterval).
 const REVOKE_RETRY_MS: u64 = 3_000;
+/// Leases whose remaining time is noted in one look at the clock (etcd: maxLeaseCheckpointBatchSize).
+const CHECKPOINTS_MAX: usize = 1_000;
 /// Prefix of the rows in the store's `sys` space; the id follows, big-endian.
 const ROW_PREFIX: &[u8] = b"lease/";
 
@@ -51,6 +53,10 @@ struct Lessor {
     leases: HashMap<LeaseId, Lease>,
     /// (expiry, lease) of every lease that runs.
     schedule: BTreeSet<(u64, LeaseId)>,
+    /// How often the time left of a lease is noted for the next leader; `None`: never.
+    checkpoint_interval_ms: Option<u64>,
+    /// (when it is to be noted, lease) of every lease that has longer than that to run.
+    checkpoints: BTreeSet<(u64, LeaseId)>,
     /// Granted, renewed from the log or recovered since the last look at the clock.
     unstarted: Vec<LeaseId>,
     /// The term of leadership that the reckoning belongs to.
@@ -64,6 +70,8 @@ struct Lease {
     keys: BTreeSet<Bytes>,
     /// When it runs out; `None` until it has been started.
     expiry_ms: Option<u64>,
+    /// When its remaining time is to be noted.
+    checkpoint_ms: Option<u64>,
     /// It has run out and waits for its revocation. This member's own reckoning, so kept apart from what the log says.
     expired: bool,
 }
@@ -71,13 +79,13 @@ struct Lease {
 impl Leases {
     /// `ttl_seconds_min` is the least TTL granted; see [`ttl_seconds_min`].
     pub(crate) fn new(ttl_seconds_min: i64) -> Leases {
-        Leases(Arc::new(Mutex::new(Lessor {
-            ttl_seconds_min,
-            leases: HashMap::new(),
-            schedule: BTreeSet::new(),
-            unstarted: Vec::new(),
-            term: 0,
-        })))
+        Leases(Arc::new(Mutex::new(Lessor::new(ttl_seconds_min, None))))
+    }
+
+    /// As [`Leases::new`], with the time left of leases noted so often, so that a new leader need not start long leases from
+    /// the beginning (etcd: the feature gate LeaseCheckpoint).
+    pub(crate) fn with_checkpoints(ttl_seconds_min: i64, interval_ms: u64) -> Leases {
+        Leases(Arc::new(Mutex::new(Lessor::new(ttl_seconds_min, Some(interval_ms)))))
     }
 
     // ---- applied commands
@@ -97,6 +105,9 @@ impl Leases {
     pub(crate) fn revoke(&self, id: LeaseId) -> Result<(Vec<Bytes>, LeaseRow), Refusal> {
         let mut lessor = self.0.lock();
         let lease = lessor.leases.remove(&id).ok_or(Refusal::LeaseNotFound)?;
+        if let Some(checkpoint_ms) = lease.checkpoint_ms {
+            lessor.checkpoints.remove(&(checkpoint_ms, id));
+        }
         if let Some(expiry_ms) = lease.expiry_ms {
             lessor.schedule.remove(&(expiry_ms, id));
         }
@@ -109,6 +120,11 @@ impl Leases {
         let lease = lessor.leases.get_mut(&id)?;
         lease.remaining_ttl_seconds = remaining_ttl_seconds;
         Some(row(id, Some((lease.ttl_seconds, remaining_ttl_seconds))))
+    }
+
+    /// Whether a checkpoint is in force: another leader would start the lease with what that leaves it.
+    pub(crate) fn is_checkpointed(&self, id: LeaseId) -> bool {
+        self.0.lock().leases.get(&id).is_some_and(|lease| lease.remaining_ttl_seconds != 0)
     }
 
     pub(crate) fn exists(&self, id: LeaseId) -> bool {
@@ -140,13 +156,8 @@ impl Leases {
     /// Forgets every lease.
     pub(crate) fn clear(&self) {
         let mut lessor = self.0.lock();
-        *lessor = Lessor {
-            ttl_seconds_min: lessor.ttl_seconds_min,
-            leases: HashMap::new(),
-            schedule: BTreeSet::new(),
-            unstarted: Vec::new(),
-            term: lessor.term,
-        };
+        let term = lessor.term;
+        *lessor = Lessor { term, ..Lessor::new(lessor.ttl_seconds_min, lessor.checkpoint_interval_ms) };
     }
 
     /// Takes in a row of the `sys` space at start. Returns false when it is not a lease's row.
@@ -188,6 +199,23 @@ impl Leases {
         due.into_iter().map(|(_, id)| id).collect()
     }
 
+    /// The leases whose remaining time should be noted now, and that time in whole seconds, never less than it is.
+    pub(crate) fn checkpoints_due(&self, now_ms: u64, term: u64) -> Vec<(LeaseId, i64)> {
+        let mut lessor = self.0.lock();
+        lessor.lead(term);
+        let due: Vec<(u64, LeaseId)> =
+            lessor.checkpoints.iter().take_while(|(at, _)| *at <= now_ms).take(CHECKPOINTS_MAX).copied().collect();
+        let mut noted = Vec::with_capacity(due.len());
+        for (_, id) in due {
+            let expiry_ms = lessor.leases.get(&id).and_then(|lease| lease.expiry_ms);
+            lessor.schedule_checkpoint(id, now_ms);
+            if let Some(left_ms) = expiry_ms.and_then(|expiry| expiry.checked_sub(now_ms)).filter(|left| *left > 0) {
+                noted.push((id, i64::try_from(left_ms.div_ceil(1_000)).unwrap_or(i64::MAX)));
+            }
+        }
+        noted
+    }
+
     /// Renews a lease and returns its TTL in seconds; `None` when it is unknown or has run out.
     pub(crate) fn keep_alive(&self, id: LeaseId, now_ms: u64, term: u64) -> Option<i64> {
         let mut lessor = self.0.lock();
@@ -225,9 +253,22 @@ impl Leases {
 }
 
 impl Lessor {
+    fn new(ttl_seconds_min: i64, checkpoint_interval_ms: Option<u64>) -> Lessor {
+        Lessor {
+            ttl_seconds_min,
+            leases: HashMap::new(),
+            schedule: BTreeSet::new(),
+            checkpoint_interval_ms,
+            checkpoints: BTreeSet::new(),
+            unstarted: Vec::new(),
+            term: 0,
+        }
+    }
+
     fn insert(&mut self, id: LeaseId, ttl_seconds: i64, remaining_ttl_seconds: i64) {
         let keys = BTreeSet::new();
-        let lease = Lease { ttl_seconds, remaining_ttl_seconds, keys, expiry_ms: None, expired: false };
+        let lease =
+            Lease { ttl_seconds, remaining_ttl_seconds, keys, expiry_ms: None, checkpoint_ms: None, expired: false };
         self.leases.insert(id, lease);
         self.unstarted.push(id);
     }
@@ -239,8 +280,9 @@ impl Lessor {
         }
         self.term = term;
         self.schedule.clear();
+        self.checkpoints.clear();
         for lease in self.leases.values_mut() {
-            (lease.expiry_ms, lease.expired) = (None, false);
+            (lease.expiry_ms, lease.checkpoint_ms, lease.expired) = (None, None, false);
         }
         self.unstarted = self.leases.keys().copied().collect();
     }
@@ -255,6 +297,21 @@ impl Lessor {
         let expiry_ms = now_ms.saturating_add(u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000));
         lease.expiry_ms = Some(expiry_ms);
         self.schedule.insert((expiry_ms, id));
+        self.schedule_checkpoint(id, now_ms);
+    }
+
+    /// Notes when the lease's remaining time is to be noted next: not at all if it runs out before.
+    fn schedule_checkpoint(&mut self, id: LeaseId, now_ms: u64) {
+        let Some(interval_ms) = self.checkpoint_interval_ms else { return };
+        let Some(lease) = self.leases.get_mut(&id) else { return };
+        if let Some(earlier_ms) = lease.checkpoint_ms.take() {
+            self.checkpoints.remove(&(earlier_ms, id));
+        }
+        let at_ms = now_ms.saturating_add(interval_ms);
+        if lease.expiry_ms.is_some_and(|expiry_ms| expiry_ms > at_ms) {
+            lease.checkpoint_ms = Some(at_ms);
+            self.checkpoints.insert((at_ms, id));
+        }
     }
 }
 
@@ -320,6 +377,43 @@ mod tests {
         assert_eq!(leases.expire(9_000, 1), [A]);
         assert_eq!(leases.keep_alive(A, 9_001, 1), None);
         assert_eq!(leases.time_to_live(A, 9_001, 1).unwrap().remaining_ttl_seconds, 0);
+    }
+
+    #[test]
+    fn what_is_left_of_a_long_lease_is_noted_and_never_less_than_is_left() {
+        let leases = Leases::with_checkpoints(2, 10_000);
+        leases.grant(A, 25).unwrap();
+        leases.grant(LeaseId(11), 10).unwrap();
+        assert_eq!(leases.checkpoints_due(0, 1), []);
+        leases.expire(0, 1);
+        assert_eq!(leases.checkpoints_due(9_999, 1), []);
+        assert_eq!(leases.checkpoints_due(10_400, 1), [(A, 15)], "the other runs out before");
+        leases.checkpoint(A, 15);
+        assert!(leases.is_checkpointed(A));
+        assert_eq!(leases.checkpoints_due(20_000, 1), []);
+        assert_eq!(leases.checkpoints_due(20_400, 1), [(A, 5)]);
+        leases.checkpoint(A, 5);
+        assert_eq!(leases.checkpoints_due(24_000, 1), []);
+        // The next leader starts it with what was left.
+        leases.expire(100_000, 2);
+        assert_eq!(leases.expire(104_999, 2), []);
+        assert_eq!(leases.expire(105_000, 2), [LeaseId(11), A][1..]);
+    }
+
+    #[test]
+    fn a_renewed_lease_has_its_checkpoint_put_off() {
+        let leases = Leases::with_checkpoints(2, 10_000);
+        leases.grant(A, 25).unwrap();
+        leases.expire(0, 1);
+        assert_eq!(leases.keep_alive(A, 9_000, 1), Some(25));
+        assert_eq!(leases.checkpoints_due(18_999, 1), []);
+        assert_eq!(leases.checkpoints_due(19_000, 1), [(A, 15)]);
+        leases.revoke(A).unwrap();
+        assert_eq!(leases.checkpoints_due(50_000, 1), []);
+        // Without the interval nothing is ever noted.
+        let leases = granted(1_000_000);
+        leases.expire(0, 1);
+        assert_eq!(leases.checkpoints_due(900_000_000, 1), []);
     }
 
     #[test]

@@ -52,6 +52,8 @@ const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 /// at the next start.
 const DISK_STOP_GRACE: Duration = Duration::from_millis(500);
 const DISK_STOP_POLL: Duration = Duration::from_millis(5);
+/// How often the time left of long leases is noted where the gate LeaseCheckpoint is on (etcd's interval).
+const LEASE_CHECKPOINT_INTERVAL_MS: u64 = 300_000;
 /// How often a store that another took the place of is looked at, and how many times, before it is removed.
 const OLD_STORE_POLL: Duration = Duration::from_millis(100);
 const OLD_STORE_POLLS_MAX: u32 = 300;
@@ -161,7 +163,11 @@ impl Base {
             quota_bytes: config.limits.quota_bytes,
         };
         let tick_ms = u64::try_from(config.raft.heartbeat_interval.as_millis())?;
-        let leases = Leases::new(lease::ttl_seconds_min(config.raft.election_ticks as u64, tick_ms));
+        let ttl_seconds_min = lease::ttl_seconds_min(config.raft.election_ticks as u64, tick_ms);
+        let leases = match config.gates.lease_checkpoint {
+            true => Leases::with_checkpoints(ttl_seconds_min, LEASE_CHECKPOINT_INTERVAL_MS),
+            false => Leases::new(ttl_seconds_min),
+        };
         let alarms = Alarms::default();
         apply::recover(&data.store, &leases, &alarms)?;
         let store = CurrentStore::new(data.store.clone());

@@ -307,9 +307,6 @@ fn gates(settings: &mut Settings) -> Result<FeatureGates, ConfigError> {
             "enabling feature gate LeaseCheckpointPersist requires enabling feature gate LeaseCheckpoint",
         ));
     }
-    if gates.lease_checkpoint {
-        return Err(refused("feature gate LeaseCheckpoint is not in this release; leave it off"));
-    }
     Ok(gates)
 }
 

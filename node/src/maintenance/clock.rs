@@ -81,6 +81,7 @@ impl ClockThread {
         while self.parts.stop.recv_timeout(LOOK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             let now_ms = now_ms(self.parts.started);
             self.expire_leases(now_ms);
+            self.checkpoint_leases(now_ms);
             self.compact(now_ms);
             self.watch_disk();
             self.watch_commit(now_ms);
@@ -101,6 +102,19 @@ impl ClockThread {
             {
                 crate::warn!("an expired lease is not revoked yet", id = id.0, error = refusal.to_string());
             }
+        }
+    }
+
+    /// Notes what is left of long leases, for the next leader.
+    fn checkpoint_leases(&self, now_ms: u64) {
+        let status = self.parts.consensus.status();
+        if !status.is_leader {
+            return;
+        }
+        let due = self.parts.leases.checkpoints_due(now_ms, status.term);
+        // Refused under overload or lost: the next one notes it.
+        if !due.is_empty() {
+            self.parts.consensus.propose_in_term(Gate::lease_checkpoints(due), status.term).ok();
         }
     }
 

@@ -10,6 +10,7 @@ use kuorum_proto::etcdserverpb::{
 
 use super::leader::{self, What};
 use super::{Node, unexpected};
+use crate::admission::Gate;
 use crate::apply::Reply;
 use crate::lease::LeaseId;
 use crate::maintenance::clock::now_ms;
@@ -55,8 +56,14 @@ pub(super) async fn keep_alive_here(
     node: &Node,
     request: &LeaseKeepAliveRequest,
 ) -> Result<LeaseKeepAliveResponse, Refusal> {
-    let term = leads(node).await?;
-    let ttl = node.leases.keep_alive(LeaseId(request.id), now_ms(node.started), term);
+    let mut term = leads(node).await?;
+    let id = LeaseId(request.id);
+    if node.leases.is_checkpointed(id) {
+        // Taken back on every member first, or the next leader would give the lease less than the renewal promises.
+        node.consensus.propose(Gate::lease_renewed(id)).await?;
+        term = leads(node).await?;
+    }
+    let ttl = node.leases.keep_alive(id, now_ms(node.started), term);
     if ttl.is_some() {
         metrics::get().lease.renewed.increment(1);
     }

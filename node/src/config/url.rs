@@ -58,7 +58,7 @@ impl Url {
     }
 
     /// Whether both name the same endpoint, `localhost` and 127.0.0.1 being one host.
-    pub(super) fn is_same_endpoint(&self, other: &Url) -> bool {
+    pub(crate) fn is_same_endpoint(&self, other: &Url) -> bool {
         if self.text == other.text {
             return true;
         }

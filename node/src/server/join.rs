@@ -98,12 +98,14 @@ fn texts(urls: &[Url]) -> Vec<&str> {
     urls.iter().map(Url::text).collect()
 }
 
-/// The member at these URLs; both lists are sorted.
+/// The member at these URLs, in whatever order.
 fn find<'a>(others: &'a Others, urls: &[Url]) -> Option<&'a Other> {
+    let is_at = |known: &[Url], url: &Url| known.iter().any(|other| other.is_same_endpoint(url));
     others.members.iter().find(|other| {
-        let mut known = other.peer_urls.clone();
-        known.sort();
-        known == texts(urls)
+        let known: Vec<Url> = other.peer_urls.iter().filter_map(|text| Url::parse(text).ok()).collect();
+        known.len() == urls.len()
+            && urls.iter().all(|url| is_at(&known, url))
+            && known.iter().all(|url| is_at(urls, url))
     })
 }
 
@@ -140,4 +142,28 @@ async fn ask(url: &Url) -> anyhow::Result<Others> {
         bail!("the list of members is empty");
     }
     Ok(Others { cluster_id: ClusterId(cluster_id), members })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_is_found_by_where_it_is() {
+        let other = |id, urls: &[&str]| {
+            let peer_urls = urls.iter().map(|url| (*url).to_owned()).collect();
+            Other { id, peer_urls, client_urls: Vec::new() }
+        };
+        let members =
+            vec![other(1, &["http://127.0.0.1:1", "http://a:2"]), other(2, &["http://a:1"]), other(3, &["?"])];
+        let others = Others { cluster_id: ClusterId(1), members };
+        let found = |urls: &[&str]| {
+            let urls: Vec<Url> = urls.iter().map(|url| Url::parse(url).unwrap()).collect();
+            find(&others, &urls).map(|other| other.id)
+        };
+        assert_eq!(found(&["http://a:2", "http://localhost:1"]), Some(1));
+        assert_eq!(found(&["http://a:1"]), Some(2));
+        assert_eq!(found(&["http://a:2"]), None, "one of two URLs");
+        assert_eq!(found(&["http://b:1"]), None);
+    }
 }

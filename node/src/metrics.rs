@@ -9,6 +9,7 @@
 
 mod group;
 mod method;
+mod peer;
 mod process;
 mod registrar;
 
@@ -17,6 +18,7 @@ use std::sync::OnceLock;
 pub(crate) use group::{Client, Disk, Health, Lease, Mvcc, Server, Watch};
 pub(crate) use method::MethodCounts;
 use metrics_exporter_prometheus::PrometheusHandle;
+pub(crate) use peer::Peer;
 pub(crate) use process::descriptors_max;
 
 use self::registrar::Registrar;
@@ -80,6 +82,7 @@ impl Metrics {
         let recorder = registrar::recorder();
         let handle = recorder.handle();
         let registrar = Registrar::new(recorder);
+        Peer::describe(&registrar);
         Metrics {
             server: Server::register(&registrar),
             mvcc: Mvcc::register(&registrar),
@@ -98,6 +101,11 @@ impl Metrics {
     pub(crate) fn client_requests(&self, kind: &'static str, version: &str) -> ::metrics::Counter {
         self.registrar
             .labelled_counter("etcd_server_client_requests_total", [("type", kind), ("client_api_version", version)])
+    }
+
+    /// The series of another member; both ids in hexadecimal. The same for each call.
+    pub(crate) fn peer(&self, local: &str, remote: &str) -> Peer {
+        Peer::register(&self.registrar, local, remote)
     }
 
     /// Counts one run of a health check. Its series appear with the first run, as in etcd: a zero before that would

@@ -21,6 +21,7 @@ const DOUBLING: &[Buckets] = &[
         count: 20,
         names: &["etcd_server_apply_duration_seconds", "etcd_server_range_duration_seconds"],
     },
+    Buckets { first: 0.0001, count: 16, names: &["etcd_network_peer_round_trip_time_seconds"] },
     Buckets {
         first: 0.01,
         count: 15,

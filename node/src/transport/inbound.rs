@@ -13,6 +13,7 @@ use super::frame::{self, Kind, Reader};
 use super::hello::{self, Hello, MAGIC, Reason, Stream};
 use super::{DEAD_AFTER, Inlet};
 use crate::cluster::MemberId;
+use crate::metrics;
 
 /// Connections that may be waiting for their greeting. Whoever opens one and stays silent has it for
 /// [`GREETING_TIMEOUT`].
@@ -154,8 +155,13 @@ impl Inbound {
             return error.to_string();
         }
         let mut reader = Reader::new(connection);
+        let received = metrics::get().peer(&hello.to.to_string(), &hello.from.to_string()).received_bytes;
         loop {
-            let taken = match reader.next() {
+            let next = reader.next();
+            if let Ok((_, payload)) = &next {
+                received.increment(payload.len() as u64);
+            }
+            let taken = match next {
                 Ok((Kind::Ping, _)) => Ok(()),
                 Ok((kind, payload)) => self.inlet.frame(hello.from, kind, payload),
                 Err(error) => return error.to_string(),

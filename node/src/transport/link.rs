@@ -17,6 +17,7 @@ use rustix::net::sockopt::set_tcp_user_timeout;
 use super::frame::{self, Kind, Reader};
 use super::hello::{self, Hello, MAGIC, Reason, Stream};
 use super::{DEAD_AFTER, Inlet};
+use crate::metrics;
 
 /// Bytes that may wait to be written. Beyond it frames are dropped and Raft probes until the member keeps up again.
 const QUEUE_BYTES_MAX: usize = 64 << 20;
@@ -62,7 +63,9 @@ impl Link {
         let queue = Mutex::new(Queue { urls, ..Queue::default() });
         let shared = Arc::new(Shared { queue, changed: Condvar::new() });
         let stream = hello.stream;
-        let dialer = Dialer { shared: Arc::clone(&shared), hello, inlet, said: String::new() };
+        let counts = metrics::get().peer(&hello.from.to_string(), &hello.to.to_string());
+        counts.known.set(1.0);
+        let dialer = Dialer { shared: Arc::clone(&shared), hello, inlet, counts, said: String::new() };
         let thread = std::thread::Builder::new().name("peer-out".into()).spawn(move || dialer.run())?;
         Ok(Link { stream, shared, thread })
     }
@@ -155,6 +158,7 @@ struct Dialer {
     shared: Arc<Shared>,
     hello: Hello,
     inlet: Arc<dyn Inlet>,
+    counts: metrics::Peer,
     /// What was last logged of this link, so that it is logged once.
     said: String,
 }
@@ -177,6 +181,11 @@ impl Dialer {
                     let ended = self.write_all(&connection);
                     let Some(error) = ended else { return };
                     self.say(&format!("lost the connection to the member: {error}"));
+                    self.counts.sent_failures.increment(1);
+                    if self.hello.stream == Stream::Messages {
+                        self.counts.active.set(0.0);
+                        self.counts.disconnected.increment(1);
+                    }
                 }
                 Err(Failure::Io(error)) => self.say(&error),
                 Err(Failure::Refused(reason, sentence)) => {
@@ -219,6 +228,9 @@ impl Dialer {
         let mut queue = self.shared.queue.lock();
         queue.connection = Some(to_shut);
         queue.since = Some(now());
+        if self.hello.stream == Stream::Messages {
+            self.counts.active.set(1.0);
+        }
         drop(queue);
         crate::info!(
             "established TCP streaming connection with remote peer",
@@ -248,6 +260,7 @@ impl Dialer {
                 {
                     return Some(error);
                 }
+                self.counts.sent_bytes.increment(buffer.len() as u64);
                 buffer.clear();
                 buffer.shrink_to(KEPT_BYTES_MAX);
             }

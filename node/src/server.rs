@@ -46,6 +46,8 @@ const INTRODUCTION_PAUSE: Duration = Duration::from_millis(100);
 const READY_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a leader that stops waits for another to lead.
 const HAND_OVER_PATIENCE: Duration = Duration::from_millis(500);
+/// How often a leader that was removed looks whether another leads.
+const LEAVE_POLL: Duration = Duration::from_millis(10);
 /// How long a request waits for other members, beside two election timeouts (etcd: ReqTimeout).
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a stop waits for work on the disk that is under way, such as a compaction. Cut short it is taken up again
@@ -91,9 +93,12 @@ pub fn run(config: Config) -> anyhow::Result<()> {
             address = address.to_string()
         );
     }
-    let signal = serving.wait_for_signal(&member.departed)?;
-    crate::info!("shutting down", reason = signal);
-    hand_over(&member.node);
+    if let Some(signal) = serving.wait_for_signal(&member.departed)? {
+        crate::info!("received signal; shutting down", signal = signal);
+        hand_over(&member.node);
+    } else {
+        leave(&member.node, 2 * config.raft.election_timeout);
+    }
     serving.stop();
     member.stop()?;
     crate::info!("stopped");
@@ -467,6 +472,18 @@ fn hand_over(node: &rpc::Node) {
 fn change_rules(config: &Config) -> rpc::ChangeRules {
     let cluster = &config.cluster;
     rpc::ChangeRules { strict: cluster.strict_reconfig_check, learners_max: cluster.learners_max }
+}
+
+/// Waits until a member that was removed leads no more: its driver hands over once the others know of the removal.
+fn leave(node: &rpc::Node, patience: Duration) {
+    let polls = patience.as_millis() / LEAVE_POLL.as_millis();
+    for _ in 0..polls {
+        if !node.consensus.status().is_leader {
+            return;
+        }
+        std::thread::sleep(LEAVE_POLL);
+    }
+    crate::warn!("no other member leads yet; this one stops all the same, since it was removed");
 }
 
 fn watch_options(config: &Config) -> watch::Options {

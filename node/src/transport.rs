@@ -33,6 +33,8 @@ use link::Link;
 
 /// A connection on which nothing came, or nothing could be written, for so long is given up.
 const DEAD_AFTER: Duration = Duration::from_secs(5);
+/// How long a member that is one no more is still heard: if it led, it has leadership to hand over.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Callers that this member's log does not know, and that it answers all the same.
 const GUESTS_MAX: usize = 16;
 
@@ -124,7 +126,11 @@ impl Peers {
             for link in links.remove(&id).into_iter().flat_map(|links| links.streams) {
                 drop(link.stop());
             }
-            self.0.inbound.end(Some(id));
+            let inbound = Arc::clone(&self.0.inbound);
+            std::thread::Builder::new().name("peer-gone".into()).spawn(move || {
+                std::thread::sleep(LAST_WORDS);
+                inbound.end(Some(id));
+            })?;
         }
         for member in others {
             match links.get_mut(&member.id) {

@@ -117,19 +117,20 @@ impl Serving {
         for_clients.map(|(address, _)| *address)
     }
 
-    /// Waits until the process is asked to stop. Returns the signal's name as Go writes it.
+    /// Waits until the process is asked to stop, and returns the signal's name as Go writes it; `None` when the member was
+    /// removed from the cluster.
     ///
     /// # Errors
     /// When the system lets no signal be caught.
-    pub(crate) fn wait_for_signal(&self, departed: &Notify) -> io::Result<&'static str> {
+    pub(crate) fn wait_for_signal(&self, departed: &Notify) -> io::Result<Option<&'static str>> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let mut terminate = signal(SignalKind::terminate())?;
             let mut interrupt = signal(SignalKind::interrupt())?;
             tokio::select! {
-                _ = terminate.recv() => Ok("terminated"),
-                _ = interrupt.recv() => Ok("interrupt"),
-                () = departed.notified() => Ok("removed from the cluster"),
+                _ = terminate.recv() => Ok(Some("terminated")),
+                _ = interrupt.recv() => Ok(Some("interrupt")),
+                () = departed.notified() => Ok(None),
             }
         })
     }

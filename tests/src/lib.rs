@@ -11,6 +11,7 @@
 //! - [`watch_log`], [`side`]: one server answering a script
 //! - [`script`], [`lockstep`]: script files with expectations, and two sides run step by step
 //! - [`generate`], [`shrink`]: random scripts from a seed, and the smallest script that still shows a difference
+//! - [`history`]: what clients of a cluster asked and were told; [`linearizability`]: whether it can be true
 //! - [`random`], [`clock`]: the seed and the clock; nothing else draws numbers or reads the time
 
 pub mod client;
@@ -18,12 +19,15 @@ pub mod clock;
 pub mod cluster;
 pub mod etcdctl;
 pub mod generate;
+pub mod history;
+pub mod linearizability;
 pub mod lockstep;
 pub mod member;
 pub mod names;
 pub mod random;
 pub mod render;
 pub mod request;
+mod revisions;
 pub mod script;
 pub mod shrink;
 pub mod side;

@@ -11,7 +11,8 @@
 //! - [`watch_log`], [`side`]: one server answering a script
 //! - [`script`], [`lockstep`]: script files with expectations, and two sides run step by step
 //! - [`generate`], [`shrink`]: random scripts from a seed, and the smallest script that still shows a difference
-//! - [`history`]: what clients of a cluster asked and were told; [`linearizability`]: whether it can be true
+//! - [`history`]: what clients and watchers of a cluster asked and were told; [`linearizability`],
+//!   [`watches`]: whether it can be true
 //! - [`random`], [`clock`]: the seed and the clock; nothing else draws numbers or reads the time
 
 pub mod client;
@@ -33,3 +34,4 @@ pub mod shrink;
 pub mod side;
 pub mod subject;
 pub mod watch_log;
+pub mod watches;

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::history::{Answer, Operation, Request, Seen};
+use crate::history::{Answer, Event, Operation, Request, Seen};
 
 /// The writes of a history and what is known of them.
 pub(crate) struct Writes<'a> {
@@ -56,6 +56,43 @@ impl<'a> Writes<'a> {
     /// The revision of an operation that wrote, as far as anybody was told.
     pub(crate) fn revision(&self, operation: usize) -> Option<i64> {
         self.revisions[operation]
+    }
+
+    /// Finds the operation that each event of the past came from, and so the revisions of writes that no answer tells of.
+    ///
+    /// # Errors
+    /// Which event contradicts which line.
+    pub(crate) fn learn_past(&mut self, past: &[Event]) -> Result<Vec<&'a Operation>, String> {
+        let mut origins = Vec::new();
+        for event in past {
+            let number = match &event.value {
+                Some(value) => self.writers.get(&(event.key.as_str(), value.as_str())).copied(),
+                None => self.delete_at(&event.key, event.mod_revision),
+            };
+            let number = number.ok_or_else(|| format!("{event} happened, and nobody asked for it"))?;
+            let origin = &self.operations[number];
+            if !origin.may_write() {
+                return Err(format!("{event} happened, and `{origin}` was told that it did not"));
+            }
+            let revision = *self.revisions[number].get_or_insert(event.mod_revision);
+            if revision != event.mod_revision {
+                return Err(format!("{event} happened, and `{origin}` at revision {revision}: it happened twice"));
+            }
+            origins.push(origin);
+        }
+        self.revisions_never_fall()?;
+        Ok(origins)
+    }
+
+    /// The delete of a key that had this revision, or else one that may have had it.
+    fn delete_at(&self, key: &str, revision: i64) -> Option<usize> {
+        let deletes = |number: &usize| {
+            let operation = &self.operations[*number];
+            operation.may_write() && matches!(&operation.request, Request::Delete { key: deleted } if deleted == key)
+        };
+        let mut numbers = (0..self.operations.len()).filter(deletes);
+        let answered = numbers.clone().find(|number| self.revisions[*number] == Some(revision));
+        answered.or_else(|| numbers.find(|number| self.revisions[*number].is_none()))
     }
 
     /// The places of operations among the known writes of a key.

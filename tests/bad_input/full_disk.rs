@@ -2,11 +2,10 @@
 //! bound on the size of its files instead, which fails writes in the same places.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use kuorum_tests::member::Member;
+use kuorum_tests::small_disk::SmallDisk;
 use kuorum_tests::subject::Subject;
 
 use crate::block_on;
@@ -18,39 +17,6 @@ const FILE_BYTES: u64 = 48 << 20;
 /// Writes until the disk must be full.
 const WRITES: usize = 800;
 const ENDED_WITHIN: Duration = Duration::from_secs(30);
-
-/// A mounted tmpfs, unmounted when dropped.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn mount(at: PathBuf) -> Option<SmallDisk> {
-        std::fs::create_dir_all(&at).expect("the member's home is writable");
-        let status = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={DISK_MIB}m"), "tmpfs"])
-            .arg(&at)
-            .stderr(std::process::Stdio::null())
-            .status();
-        match status {
-            Ok(status) if status.success() => Some(SmallDisk(at)),
-            Ok(_) | Err(_) => None,
-        }
-    }
-
-    fn enlarge(&self) {
-        let size = format!("remount,size={}m", 8 * DISK_MIB);
-        let status = Command::new("mount").args(["-o", &size]).arg(&self.0).status();
-        assert!(status.is_ok_and(|status| status.success()), "{} cannot be enlarged", self.0.display());
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let status = Command::new("umount").arg("-l").arg(&self.0).status();
-        if !status.is_ok_and(|status| status.success()) {
-            eprintln!("{} stays mounted", self.0.display());
-        }
-    }
-}
 
 /// What lies on the small disk.
 #[derive(Clone, Copy)]
@@ -72,11 +38,11 @@ fn a_full_disk_under_the_log_alone_is_said_and_loses_nothing() {
 async fn fills(small: Small) {
     let subject = Subject::kuorum();
     let mut member = Member::new(&subject, &["--quota-backend-bytes=8000000000"]);
-    let disk = SmallDisk::mount(member.home().join("disk"));
+    let disk = SmallDisk::mount(member.home().join("disk"), DISK_MIB);
     match (&disk, small) {
-        (Some(disk), Small::DataDirectory) => member.set_data_dir(disk.0.join("data")),
+        (Some(disk), Small::DataDirectory) => member.set_data_dir(disk.path().join("data")),
         (Some(disk), Small::LogAlone) => {
-            member.flags.push(format!("--wal-dir={}", disk.0.join("wal").display()));
+            member.flags.push(format!("--wal-dir={}", disk.path().join("wal").display()));
         }
         (None, Small::DataDirectory | Small::LogAlone) => {
             eprintln!("mounting is refused: files are bounded to {FILE_BYTES} bytes instead");
@@ -97,7 +63,7 @@ async fn fills(small: Small) {
     let is_said = ["no space", "full", "file too large", "file size"].iter().any(|words| log.contains(words));
     assert!(is_said || subject.is_etcd, "nobody says that the disk is full\n{}", member.log_tail());
     match &disk {
-        Some(disk) => disk.enlarge(),
+        Some(disk) => disk.resize(8 * DISK_MIB),
         None => member.wrapper.clear(),
     }
     member.start();

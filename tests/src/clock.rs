@@ -32,6 +32,22 @@ impl Deadline {
     }
 }
 
+/// Measures from one moment on.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch(Instant);
+
+impl Stopwatch {
+    #[expect(clippy::disallowed_methods, reason = "the clock seam of the suites: histories have times")]
+    pub fn start() -> Stopwatch {
+        Stopwatch(Instant::now())
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the clock seam of the suites: histories have times")]
+    pub fn elapsed_us(&self) -> u64 {
+        u64::try_from(Instant::now().saturating_duration_since(self.0).as_micros()).expect("a test ends within years")
+    }
+}
+
 /// Seconds since the epoch, for seeds only.
 #[expect(clippy::disallowed_methods, reason = "the clock seam of the suites: a fresh seed a run")]
 pub(crate) fn nanoseconds_now() -> u128 {

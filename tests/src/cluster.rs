@@ -7,6 +7,7 @@ use kuorum_proto::etcdserverpb as pb;
 use crate::client::Client;
 use crate::clock::Deadline;
 use crate::member::Member;
+use crate::network::Network;
 use crate::subject::Subject;
 
 /// A cluster that has no leader by then hangs: an election takes a second or two.
@@ -22,28 +23,57 @@ pub struct Cluster {
 impl Cluster {
     /// Members that know of each other and are not started yet.
     pub fn new(subject: &Subject, count: usize, flags: &[&str]) -> Cluster {
-        let mut members: Vec<Member> = (0..count).map(|_| Member::new(subject, flags)).collect();
-        for (number, member) in members.iter_mut().enumerate() {
+        let mut cluster = Cluster { members: (0..count).map(|_| Member::new(subject, flags)).collect() };
+        cluster.introduce();
+        cluster
+    }
+
+    /// Members as those of [`Cluster::new`] that reach each other over a network which the test rules.
+    pub fn in_network(subject: &Subject, count: usize, flags: &[&str]) -> (Cluster, Network) {
+        let mut cluster = Cluster { members: (0..count).map(|_| Member::new(subject, flags)).collect() };
+        let network = Network::between(&mut cluster.members);
+        cluster.introduce();
+        (cluster, network)
+    }
+
+    /// Tells each member of all.
+    fn introduce(&mut self) {
+        for (number, member) in self.members.iter_mut().enumerate() {
             member.name = format!("n{}", number + 1);
         }
-        let description: Vec<String> =
-            members.iter().map(|member| format!("{}={}", member.name, member.peer_url())).collect();
-        for member in &mut members {
+        let address = |member: &Member| format!("{}={}", member.name, member.advertised_peer_url());
+        let description: Vec<String> = self.members.iter().map(address).collect();
+        for member in &mut self.members {
             member.flags.push(format!("--initial-cluster={}", description.join(",")));
         }
-        Cluster { members }
     }
 
     /// Starts fresh members and waits until each answers and knows the leader.
     pub async fn started(subject: &Subject, count: usize, flags: &[&str]) -> Cluster {
         let mut cluster = Cluster::new(subject, count, flags);
-        for member in &mut cluster.members {
+        cluster.start().await;
+        cluster
+    }
+
+    /// Starts every member and waits until each answers and knows the leader.
+    pub async fn start(&mut self) {
+        for member in &mut self.members {
             member.start();
         }
-        for member in &mut cluster.members {
+        for member in &mut self.members {
             member.ready().await;
         }
-        cluster
+    }
+
+    /// The members' ids, by number. All run.
+    pub async fn ids(&self) -> Vec<u64> {
+        let mut ids = Vec::new();
+        for number in 0..self.members.len() {
+            let status = self.client(number).maintenance.status(pb::StatusRequest {}).await;
+            let header = status.expect("a running member has a status").into_inner().header;
+            ids.push(header.map_or(0, |header| header.member_id));
+        }
+        ids
     }
 
     /// A member that is to join, not yet added nor started, with the `--initial-cluster` that the others would tell it.

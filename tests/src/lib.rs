@@ -11,6 +11,7 @@
 //! - [`watch_log`], [`side`]: one server answering a script
 //! - [`script`], [`lockstep`]: script files with expectations, and two sides run step by step
 //! - [`generate`], [`shrink`]: random scripts from a seed, and the smallest script that still shows a difference
+//! - [`cluster`], [`network`], [`small_disk`]: several members, the links between them, and disks that can be filled
 //! - [`history`]: what clients and watchers of a cluster asked and were told; [`linearizability`],
 //!   [`watches`]: whether it can be true
 //! - [`random`], [`clock`]: the seed and the clock; nothing else draws numbers or reads the time
@@ -25,6 +26,7 @@ pub mod linearizability;
 pub mod lockstep;
 pub mod member;
 pub mod names;
+pub mod network;
 pub mod random;
 pub mod render;
 pub mod request;
@@ -32,6 +34,7 @@ mod revisions;
 pub mod script;
 pub mod shrink;
 pub mod side;
+pub mod small_disk;
 pub mod subject;
 pub mod watch_log;
 pub mod watches;

@@ -29,6 +29,8 @@ pub struct Member {
     pub subject: Subject,
     pub client_port: u16,
     pub peer_port: u16,
+    /// Where other members reach it, if not at `peer_port`.
+    pub advertised_peer_port: Option<u16>,
     pub name: String,
     /// Flags beyond the addresses, in order.
     pub flags: Vec<String>,
@@ -51,6 +53,7 @@ impl Member {
             subject: subject.clone(),
             client_port,
             peer_port,
+            advertised_peer_port: None,
             name: "n1".to_owned(),
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             wrapper: Vec::new(),
@@ -78,6 +81,10 @@ impl Member {
 
     pub fn peer_url(&self) -> String {
         format!("http://127.0.0.1:{}", self.peer_port)
+    }
+
+    pub fn advertised_peer_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.advertised_peer_port.unwrap_or(self.peer_port))
     }
 
     /// The id of the running process.
@@ -109,14 +116,14 @@ impl Member {
     /// The flags of a one-member cluster at this member's addresses, then `flags`.
     pub fn arguments(&self) -> Vec<OsString> {
         let client = self.client_url();
-        let peer = self.peer_url();
+        let advertised = self.advertised_peer_url();
         let mut arguments: Vec<OsString> = [
             ("--name", self.name.clone()),
             ("--listen-client-urls", client.clone()),
             ("--advertise-client-urls", client),
-            ("--listen-peer-urls", peer.clone()),
-            ("--initial-advertise-peer-urls", peer.clone()),
-            ("--initial-cluster", format!("{}={peer}", self.name)),
+            ("--listen-peer-urls", self.peer_url()),
+            ("--initial-advertise-peer-urls", advertised.clone()),
+            ("--initial-cluster", format!("{}={advertised}", self.name)),
         ]
         .into_iter()
         .flat_map(|(flag, value)| [OsString::from(flag), OsString::from(value)])

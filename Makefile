@@ -9,6 +9,8 @@ KUORUM_BIN ?= $(TARGET)/fast/kuorum
 
 # A kill round is about a second; the full run is what a release asks for.
 KUORUM_KILL_ROUNDS ?= 20
+# Rounds of each kind of fault in a cluster, of which there are seven; a round is about four seconds.
+KUORUM_FAULT_ROUNDS ?= 2
 
 # Sources of the oracle that is ours: the reader of log directories, where it exists.
 WALCHECK := $(wildcard tests/oracle/walcheck/*.go)
@@ -37,10 +39,10 @@ fast:
 # One suite binary after the other. Two tests at a time: each drives two servers.
 blackbox:
 	KUORUM_BIN=$(KUORUM_BIN) KUORUM_ORACLE_DIR=$(ORACLE) KUORUM_KILL_ROUNDS=$(KUORUM_KILL_ROUNDS) \
-		$(CARGO) test -p kuorum-tests -- --test-threads=2
+		KUORUM_FAULT_ROUNDS=$(KUORUM_FAULT_ROUNDS) $(CARGO) test -p kuorum-tests -- --test-threads=2
 
 blackbox-full: oracle fast
-	$(MAKE) blackbox KUORUM_KILL_ROUNDS=200
+	$(MAKE) blackbox KUORUM_KILL_ROUNDS=200 KUORUM_FAULT_ROUNDS=100
 
 # Kuorum beside a real etcd under the same load: about twenty minutes, or two. The table is saved in $(TARGET)/bench.
 # Never part of `make test`. One row: make bench BENCH='--row "put, 100"'

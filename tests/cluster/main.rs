@@ -1,12 +1,14 @@
 //! Several members: they agree, survive the loss of some, and refuse what can't be agreed on.
 //!
-//! `agreement` is what clients see of a cluster that is whole, `catch_up` of members that lack much, `loss` of one that has lost members, `membership` of one whose
+//! `agreement` is what clients see of a cluster that is whole, `catch_up` of members that lack much, `loss` of one that has
+//! lost members, `faults` what many of them see together while members and links fail, `membership` what they see while
 //! members change, `strangers` what is refused at the peer URL.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod agreement;
 mod catch_up;
+mod faults;
 mod loss;
 mod membership;
 mod strangers;

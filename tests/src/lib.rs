@@ -12,7 +12,7 @@
 //! - [`script`], [`lockstep`]: script files with expectations, and two sides run step by step
 //! - [`generate`], [`shrink`]: random scripts from a seed, and the smallest script that still shows a difference
 //! - [`cluster`], [`network`], [`small_disk`]: several members, the links between them, and disks that can be filled
-//! - [`history`]: what clients and watchers of a cluster asked and were told; [`linearizability`],
+//! - [`recorder`], [`history`]: what clients and watchers of a cluster asked and were told; [`linearizability`],
 //!   [`watches`]: whether it can be true
 //! - [`random`], [`clock`]: the seed and the clock; nothing else draws numbers or reads the time
 
@@ -28,6 +28,7 @@ pub mod member;
 pub mod names;
 pub mod network;
 pub mod random;
+pub mod recorder;
 pub mod render;
 pub mod request;
 mod revisions;

@@ -44,7 +44,7 @@ blackbox:
 blackbox-full: oracle fast
 	$(MAKE) blackbox KUORUM_KILL_ROUNDS=200 KUORUM_FAULT_ROUNDS=100
 
-# Kuorum beside a real etcd under the same load: about twenty minutes, or two. The table is saved in $(TARGET)/bench.
+# Kuorum beside a real etcd under the same load: about twenty-five minutes, or four. The table goes to $(TARGET)/bench.
 # Never part of `make test`. One row: make bench BENCH='--row "put, 100"'
 BENCH ?=
 

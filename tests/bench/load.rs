@@ -9,11 +9,12 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use kuorum_tests::member::Member;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::clock::now;
-use super::process::{Mark, Process, Taken};
+use super::process::{Mark, Process, Taken, resident_bytes};
 use super::wire::{Said, Wire};
 
 /// Clients of one connection.
@@ -31,6 +32,22 @@ pub(crate) trait Workload {
     /// A sentence when the answer is not what the row is about.
     fn answered(&mut self, _client: usize, _message: &[u8]) -> Result<(), String> {
         Ok(())
+    }
+}
+
+/// Where the clients connect, each member taking an equal part of them, and whose CPU and memory count.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) endpoints: Vec<String>,
+    pub(crate) processes: Vec<Process>,
+}
+
+impl Target {
+    /// The members at these places.
+    pub(crate) fn of<'a>(members: impl IntoIterator<Item = &'a Member>) -> Target {
+        let (endpoints, processes) =
+            members.into_iter().map(|member| (member.endpoint(), Process(member.id()))).unzip();
+        Target { endpoints, processes }
     }
 }
 
@@ -108,17 +125,12 @@ impl Shared<'_> {
     }
 }
 
-/// Runs `clients` clients of `workload` against `endpoint`, whose server is `process`.
+/// Runs `clients` clients of `workload` against a server.
 ///
 /// # Errors
 /// A sentence when the server refuses a call, goes away or hangs.
-pub(crate) fn run(
-    endpoint: &str,
-    process: Process,
-    clients: usize,
-    workload: &mut dyn Workload,
-    length: Length,
-) -> Result<Run, String> {
+pub(crate) fn run(target: &Target, clients: usize, workload: &mut dyn Workload, length: Length) -> Result<Run, String> {
+    let processes = &target.processes;
     let shared = RefCell::new(Shared {
         workload,
         latency_us: new_histogram(),
@@ -129,37 +141,42 @@ pub(crate) fn run(
         pause: Duration::ZERO,
     });
     let taken = block_on(async {
-        let drives = (0..clients).step_by(CLIENTS_PER_CONNECTION).map(|first| {
-            let last = clients.min(first + CLIENTS_PER_CONNECTION);
-            drive(endpoint, first..last, &shared)
+        let members = target.endpoints.len();
+        let drives = target.endpoints.iter().enumerate().flat_map(|(number, endpoint)| {
+            let (begin, end) = (clients * number / members, clients * (number + 1) / members);
+            let shared = &shared;
+            (begin..end).step_by(CLIENTS_PER_CONNECTION).map(move |first| {
+                let last = end.min(first + CLIENTS_PER_CONNECTION);
+                drive(endpoint, first..last, shared)
+            })
         });
         let drives = futures::future::try_join_all(drives);
         match length {
             Length::Whole => {
-                let mark = Mark::new(process);
+                let mark = Mark::new(processes);
                 drives.await?;
-                Ok(mark.taken(process))
+                Ok(mark.taken(processes))
             }
             Length::Time { warm_up, measured } => {
-                let conduct = conduct(process, &shared, warm_up, measured);
+                let conduct = conduct(processes, &shared, warm_up, measured);
                 futures::future::try_join(drives, conduct).await.map(|(_, taken)| taken)
             }
         }
     })?;
     let shared = shared.into_inner();
     let (calls, latency_us, pause) = (shared.calls, shared.latency_us, shared.pause);
-    Ok(Run { calls, taken, latency_us, pause, resident_bytes: process.resident_bytes() })
+    Ok(Run { calls, taken, latency_us, pause, resident_bytes: resident_bytes(processes) })
 }
 
 /// Lets the clients run for a time that does not count, then for one that does, and stops them.
 async fn conduct(
-    process: Process,
+    processes: &[Process],
     shared: &RefCell<Shared<'_>>,
     warm_up: Duration,
     measured: Duration,
 ) -> Result<Taken, String> {
     tokio::time::sleep(warm_up).await;
-    let mark = Mark::new(process);
+    let mark = Mark::new(processes);
     {
         let mut shared = shared.borrow_mut();
         shared.counting = true;
@@ -169,7 +186,7 @@ async fn conduct(
     let mut shared = shared.borrow_mut();
     shared.pause = shared.pause.max(now() - shared.last_answer);
     (shared.counting, shared.stopping) = (false, true);
-    Ok(mark.taken(process))
+    Ok(mark.taken(processes))
 }
 
 /// One connection and its clients, until they are done.

@@ -17,7 +17,7 @@ pub(crate) struct Process(pub(crate) u32);
 
 impl Process {
     /// CPU time so far. A process that ended has none, and its row fails anyway.
-    pub(crate) fn cpu(self) -> Duration {
+    fn cpu(self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.0)).unwrap_or_default();
         let fields: Vec<&str> =
             stat.rsplit_once(')').map_or(Vec::new(), |(_, fields)| fields.split_whitespace().collect());
@@ -26,7 +26,7 @@ impl Process {
         Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND)
     }
 
-    pub(crate) fn resident_bytes(self) -> u64 {
+    fn resident_bytes(self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.0)).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
         let kibibytes = line.split_whitespace().next().and_then(|number| number.parse::<u64>().ok());
@@ -34,7 +34,16 @@ impl Process {
     }
 }
 
-/// The beginning of a measurement.
+/// The memory of all processes of a server.
+pub(crate) fn resident_bytes(processes: &[Process]) -> u64 {
+    processes.iter().map(|process| process.resident_bytes()).sum()
+}
+
+fn cpu(processes: &[Process]) -> Duration {
+    processes.iter().map(|process| process.cpu()).sum()
+}
+
+/// The beginning of a measurement of a server, which is one process or the members of a cluster.
 pub(crate) struct Mark {
     cpu: Duration,
     at: Instant,
@@ -43,16 +52,17 @@ pub(crate) struct Mark {
 /// What was used since a mark.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Taken {
+    /// Of all processes together.
     pub(crate) cpu: Duration,
     pub(crate) time: Duration,
 }
 
 impl Mark {
-    pub(crate) fn new(process: Process) -> Mark {
-        Mark { cpu: process.cpu(), at: now() }
+    pub(crate) fn new(processes: &[Process]) -> Mark {
+        Mark { cpu: cpu(processes), at: now() }
     }
 
-    pub(crate) fn taken(&self, process: Process) -> Taken {
-        Taken { cpu: process.cpu().saturating_sub(self.cpu), time: now() - self.at }
+    pub(crate) fn taken(&self, processes: &[Process]) -> Taken {
+        Taken { cpu: cpu(processes).saturating_sub(self.cpu), time: now() - self.at }
     }
 }

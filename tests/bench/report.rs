@@ -42,6 +42,11 @@ impl Measure {
         let (p50_ms, resident_mib) = (Some(took.as_secs_f64() * 1e3), Some(mebibytes(resident_bytes)));
         Measure { p50_ms, resident_mib, ..Measure::default() }
     }
+
+    /// The longest time without an answer alone.
+    pub(crate) fn of_pause(pause: Duration) -> Measure {
+        Measure { pause_ms: Some(pause.as_secs_f64() * 1e3), ..Measure::default() }
+    }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a process has less than 2^53 bytes")]

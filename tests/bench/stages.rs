@@ -8,19 +8,20 @@ use kuorum_tests::clock::Deadline;
 use kuorum_tests::member::Member;
 use kuorum_tests::subject::Subject;
 
-use super::load::{self, Length, Run, Workload, block_on};
-use super::process::Process;
+use super::clusters;
+use super::load::{self, Length, Run, Target, Workload, block_on};
+use super::process::{Process, resident_bytes};
 use super::profile::Recording;
 use super::report::{Measure, Report};
 use super::watchers::{self, Audience};
 use super::workloads::{Count, Fill, Keys, Kubernetes, Mixed, Puts, Reads, Source, Updates};
 
 /// Quiet between two turns, so that what one server still writes is not charged to the other.
-const SETTLE: Duration = Duration::from_millis(300);
+pub(crate) const SETTLE: Duration = Duration::from_millis(300);
 /// Clients that fill a store.
-const FILLING_CLIENTS: usize = 500;
+pub(crate) const FILLING_CLIENTS: usize = 500;
 /// Room for every row in either server.
-const QUOTA: &str = "--quota-backend-bytes=16000000000";
+pub(crate) const QUOTA: &str = "--quota-backend-bytes=16000000000";
 
 /// How large and how long a run is.
 #[derive(Clone, Debug)]
@@ -43,11 +44,11 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    fn wants(&self, row: &str) -> bool {
+    pub(crate) fn wants(&self, row: &str) -> bool {
         self.only.as_ref().is_none_or(|only| row.contains(only.as_str()))
     }
 
-    fn length(&self) -> Length {
+    pub(crate) fn length(&self) -> Length {
         Length::Time { warm_up: self.warm_up, measured: self.measured }
     }
 
@@ -62,21 +63,25 @@ impl Plan {
         Ok(result)
     }
 
-    fn subjects(&self) -> Vec<Subject> {
+    pub(crate) fn subjects(&self) -> Vec<Subject> {
         let etcd = (!self.kuorum_alone).then(Subject::etcd);
         etcd.into_iter().chain([Subject::kuorum()]).collect()
     }
 }
 
 /// A row that one workload makes.
-struct Row {
-    name: String,
-    clients: usize,
-    workload: Box<dyn Fn(Source) -> Box<dyn Workload>>,
+pub(crate) struct Row {
+    pub(crate) name: String,
+    pub(crate) clients: usize,
+    pub(crate) workload: Box<dyn Fn(Source) -> Box<dyn Workload>>,
 }
 
 impl Row {
-    fn new<W: Workload + 'static>(name: &str, clients: usize, workload: impl Fn(Source) -> W + 'static) -> Row {
+    pub(crate) fn new<W: Workload + 'static>(
+        name: &str,
+        clients: usize,
+        workload: impl Fn(Source) -> W + 'static,
+    ) -> Row {
         Row { name: name.to_owned(), clients, workload: Box::new(move |source| Box::new(workload(source))) }
     }
 }
@@ -94,7 +99,8 @@ pub(crate) fn run(plan: &Plan, report: &mut Report) -> Result<(), String> {
     stage(plan, report, objects, kubernetes())?;
     watches(plan, report)?;
     large(plan, report)?;
-    compaction(plan, report)
+    compaction(plan, report)?;
+    clusters::run(plan, report)
 }
 
 fn writes() -> Vec<Row> {
@@ -208,7 +214,7 @@ fn large(plan: &Plan, report: &mut Report) -> Result<(), String> {
         for _ in 0..plan.alternations {
             for member in &mut members {
                 let took = restarted(member, end, keys, plan.seed).map_err(in_row(row, member))?;
-                report.add(row, member.subject.name, Measure::of_wait(took, process(member).resident_bytes()));
+                report.add(row, member.subject.name, Measure::of_wait(took, resident_bytes(&[process(member)])));
             }
         }
         report.print_row(row);
@@ -304,7 +310,7 @@ fn restarted(member: &mut Member, end: End, keys: Keys, seed: u64) -> Result<Dur
     loop {
         let mut get = Reads { source: Source::new(keys, seed), span: 1, serializable: false };
         let mut once = Once(Some(&mut get));
-        match load::run(&member.endpoint(), process(member), 1, &mut once, Length::Whole) {
+        match load::run(&Target::of([&*member]), 1, &mut once, Length::Whole) {
             Ok(_) => return Ok(deadline.elapsed()),
             Err(problem) if deadline.has_passed() => return Err(problem),
             Err(_) => std::thread::sleep(POLL),
@@ -322,7 +328,7 @@ impl Workload for Once<'_> {
 }
 
 fn run_load(member: &Member, clients: usize, workload: &mut dyn Workload, length: Length) -> Result<Run, String> {
-    load::run(&member.endpoint(), process(member), clients, workload, length)
+    load::run(&Target::of([member]), clients, workload, length)
 }
 
 fn process(member: &Member) -> Process {
@@ -334,7 +340,7 @@ fn in_row(row: &str, member: &Member) -> impl Fn(String) -> String {
     move |problem| format!("{row}: {name}: {problem}\n{log}")
 }
 
-fn thousands(number: u64) -> String {
+pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> =
         digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).expect("digits are text")).collect();

@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 
 use super::clock::now;
 use super::load::{Connection, Run, block_on, new_histogram};
-use super::process::{Mark, Process, Taken};
+use super::process::{Mark, Process, Taken, resident_bytes};
 use super::wire::Said;
 use super::workloads::{Keys, PUT, Source};
 
@@ -131,7 +131,7 @@ pub(crate) fn run(
         taken,
         latency_us: shared.latency_us,
         pause: shared.pause,
-        resident_bytes: process.resident_bytes(),
+        resident_bytes: resident_bytes(&[process]),
     })
 }
 
@@ -147,7 +147,7 @@ async fn conduct(
     measured: Duration,
 ) -> Result<Taken, String> {
     tokio::time::sleep(warm_up).await;
-    let mark = Mark::new(process);
+    let mark = Mark::new(&[process]);
     {
         let mut shared = shared.borrow_mut();
         shared.counting = true;
@@ -156,7 +156,7 @@ async fn conduct(
     tokio::time::sleep(measured).await;
     let mut shared = shared.borrow_mut();
     (shared.counting, shared.stopping) = (false, true);
-    Ok(mark.taken(process))
+    Ok(mark.taken(&[process]))
 }
 
 /// The watchers of one connection.

@@ -9,7 +9,7 @@ KUORUM_BIN ?= $(TARGET)/fast/kuorum
 
 # A kill round is about a second; the full run is what a release asks for.
 KUORUM_KILL_ROUNDS ?= 20
-# Rounds of each kind of fault in a cluster, of which there are seven; a round is about four seconds.
+# Rounds of each kind of fault in a cluster, of which there are eight; a round is about four seconds.
 KUORUM_FAULT_ROUNDS ?= 2
 
 # Sources of the oracle that is ours: the reader of log directories, where it exists.

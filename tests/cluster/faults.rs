@@ -13,7 +13,7 @@ use kuorum_tests::history::History;
 use kuorum_tests::linearizability;
 use kuorum_tests::network::{Condition, Network};
 use kuorum_tests::random::{Random, seed};
-use kuorum_tests::recorder::Recorder;
+use kuorum_tests::recorder::{Load, Recorder};
 use kuorum_tests::small_disk::SmallDisk;
 use kuorum_tests::subject::{Subject, target_dir};
 use kuorum_tests::watches;
@@ -24,6 +24,8 @@ const ROUNDS_VARIABLE: &str = "KUORUM_FAULT_ROUNDS";
 /// Of each kind: all kinds take about a minute.
 const ROUNDS: u64 = 2;
 const MEMBERS: usize = 3;
+/// More than a round writes: a member that was away for longer needs a snapshot, and members don't send any yet.
+const KEPT_ENTRIES: &str = "--snapshot-catchup-entries=100000";
 /// Two that stay with each member would be enough to see it stale; as many ask any member.
 const CLIENTS: usize = 12;
 /// Load before and after the fault.
@@ -59,8 +61,20 @@ impl Stage {
         if self.random.one_in(2) { Condition::Cut } else { Condition::Held }
     }
 
-    fn endpoints(&self) -> Vec<String> {
-        self.cluster.members.iter().map(|member| member.endpoint()).collect()
+    fn load(&mut self, prefix: String, first_revision: i64) -> Load {
+        let endpoints = self.cluster.members.iter().map(|member| member.endpoint()).collect();
+        let seed = self.random.number();
+        Load { endpoints, prefix, first_revision, clients: CLIENTS, serializable: false, seed }
+    }
+
+    fn slow(&mut self) -> Condition {
+        let delay = Duration::from_millis(self.random.below(80));
+        Condition::Slow { bytes: 1 << self.random.between(10, 16), delay }
+    }
+
+    /// Every direction of every link: from a member to another.
+    fn links() -> impl Iterator<Item = (usize, usize)> {
+        (0..MEMBERS).flat_map(|from| (0..MEMBERS).filter(move |to| *to != from).map(move |to| (from, to)))
     }
 
     /// Writes through every member, as often as it takes.
@@ -69,7 +83,8 @@ impl Stage {
         for number in 0..MEMBERS {
             let mut client = self.cluster.client(number);
             while let Err(status) = put(&mut client, "mended", "").await {
-                let member = &self.cluster.members[number];
+                let member = &mut self.cluster.members[number];
+                assert!(member.is_running(), "member {number} ended by itself\n{}", member.log_tail());
                 assert!(!deadline.has_passed(), "member {number} takes no write: {status}\n{}", member.log_tail());
                 tokio::time::sleep(POLL).await;
             }
@@ -83,11 +98,7 @@ fn rounds(kind: &str, prepare: impl FnOnce(&mut Stage), fault: impl AsyncFn(&mut
         .map_or(ROUNDS, |text| text.parse().unwrap_or_else(|_| panic!("{ROUNDS_VARIABLE}={text} is not a number")));
     let seed = seed(kind);
     block_on(async {
-        let (cluster, network) = Cluster::in_network(&Subject::kuorum(), MEMBERS, &[]);
-        let mut stage = Stage { cluster, network, random: Random::new(seed), disks: Vec::new() };
-        prepare(&mut stage);
-        stage.cluster.start().await;
-        stage.network.introduce(stage.cluster.ids().await);
+        let mut stage = started(seed, prepare).await;
         for round in 0..rounds {
             eprintln!("{kind}: round {round} of seed {seed}");
             if let Err((problem, history)) = self::round(&mut stage, round, &fault).await {
@@ -101,12 +112,23 @@ fn rounds(kind: &str, prepare: impl FnOnce(&mut Stage), fault: impl AsyncFn(&mut
     });
 }
 
+async fn started(seed: u64, prepare: impl FnOnce(&mut Stage)) -> Stage {
+    let (cluster, network) = Cluster::in_network(&Subject::kuorum(), MEMBERS, &[KEPT_ENTRIES]);
+    let mut stage = Stage { cluster, network, random: Random::new(seed), disks: Vec::new() };
+    prepare(&mut stage);
+    stage.cluster.start().await;
+    stage.network.introduce(stage.cluster.ids().await);
+    stage
+}
+
+/// Nothing is to be prepared.
+fn as_it_is(_: &mut Stage) {}
+
 /// One round: load, fault, load, and the verdict.
 async fn round(stage: &mut Stage, round: u64, fault: &impl AsyncFn(&mut Stage)) -> Result<(), (String, History)> {
     stage.write_through_all().await;
     let (before, _) = stage.cluster.aligned().await;
-    let seed = stage.random.number();
-    let mut recorder = Recorder::start(stage.endpoints(), &format!("{round}/"), before + 1, CLIENTS, seed);
+    let mut recorder = Recorder::start(stage.load(format!("{round}/"), before + 1));
     tokio::time::sleep(QUIET).await;
     fault(stage).await;
     tokio::time::sleep(QUIET).await;
@@ -124,17 +146,13 @@ async fn round(stage: &mut Stage, round: u64, fault: &impl AsyncFn(&mut Stage)) 
 
 #[test]
 fn clients_see_one_store_while_the_leader_is_killed() {
-    rounds(
-        "leader_killed",
-        |_| (),
-        async |stage| {
-            let leader = stage.cluster.leader().await;
-            stage.cluster.members[leader].kill();
-            stage.last().await;
-            stage.cluster.members[leader].start();
-            stage.cluster.members[leader].ready().await;
-        },
-    );
+    rounds("leader_killed", as_it_is, async |stage| {
+        let leader = stage.cluster.leader().await;
+        stage.cluster.members[leader].kill();
+        stage.last().await;
+        stage.cluster.members[leader].start();
+        stage.cluster.members[leader].ready().await;
+    });
 }
 
 async fn stopped(stage: &mut Stage, number: usize) {
@@ -145,89 +163,66 @@ async fn stopped(stage: &mut Stage, number: usize) {
 
 #[test]
 fn clients_see_one_store_while_the_leader_stands_still() {
-    rounds(
-        "leader_stopped",
-        |_| (),
-        async |stage| {
-            let leader = stage.cluster.leader().await;
-            stopped(stage, leader).await;
-        },
-    );
+    rounds("leader_stopped", as_it_is, async |stage| {
+        let leader = stage.cluster.leader().await;
+        stopped(stage, leader).await;
+    });
 }
 
 #[test]
 fn clients_see_one_store_while_a_follower_stands_still() {
-    rounds(
-        "follower_stopped",
-        |_| (),
-        async |stage| {
-            let follower = stage.cluster.follower().await;
-            stopped(stage, follower).await;
-        },
-    );
+    rounds("follower_stopped", as_it_is, async |stage| {
+        let follower = stage.cluster.follower().await;
+        stopped(stage, follower).await;
+    });
 }
 
 #[test]
 fn clients_see_one_store_while_the_leader_is_cut_off() {
-    rounds(
-        "leader_cut_off",
-        |_| (),
-        async |stage| {
-            let leader = stage.cluster.leader().await;
-            let condition = stage.broken();
-            for other in (0..MEMBERS).filter(|other| *other != leader) {
-                stage.network.set(leader, other, condition);
-                stage.network.set(other, leader, condition);
-            }
-            stage.last().await;
-            stage.network.heal();
-        },
-    );
+    rounds("leader_cut_off", as_it_is, async |stage| {
+        let leader = stage.cluster.leader().await;
+        let condition = stage.broken();
+        for other in (0..MEMBERS).filter(|other| *other != leader) {
+            stage.network.set(leader, other, condition);
+            stage.network.set(other, leader, condition);
+        }
+        stage.last().await;
+        stage.network.heal();
+    });
 }
 
 #[test]
 fn clients_see_one_store_while_links_are_cut_one_way() {
-    rounds(
-        "cut_one_way",
-        |_| (),
-        async |stage| {
-            let leader = stage.cluster.leader().await;
-            let follower = stage.cluster.follower().await;
-            let other = MEMBERS - leader - follower;
-            let links = match stage.random.below(5) {
-                0 => vec![(leader, follower), (leader, other)],
-                1 => vec![(follower, leader), (other, leader)],
-                2 => vec![(leader, follower)],
-                3 => vec![(follower, leader)],
-                _ => vec![(leader, follower), (follower, other), (other, leader)],
-            };
-            let condition = stage.broken();
-            for (from, to) in links {
-                stage.network.set(from, to, condition);
-            }
-            stage.last().await;
-            stage.network.heal();
-        },
-    );
+    rounds("cut_one_way", as_it_is, async |stage| {
+        let leader = stage.cluster.leader().await;
+        let follower = stage.cluster.follower().await;
+        let other = MEMBERS - leader - follower;
+        let links = match stage.random.below(5) {
+            0 => vec![(leader, follower), (leader, other)],
+            1 => vec![(follower, leader), (other, leader)],
+            2 => vec![(leader, follower)],
+            3 => vec![(follower, leader)],
+            _ => vec![(leader, follower), (follower, other), (other, leader)],
+        };
+        let condition = stage.broken();
+        for (from, to) in links {
+            stage.network.set(from, to, condition);
+        }
+        stage.last().await;
+        stage.network.heal();
+    });
 }
 
 #[test]
 fn clients_see_one_store_over_slow_links() {
-    rounds(
-        "slow_links",
-        |_| (),
-        async |stage| {
-            for from in 0..MEMBERS {
-                for to in (0..MEMBERS).filter(|to| *to != from) {
-                    let delay = Duration::from_millis(stage.random.below(80));
-                    let bytes = 1 << stage.random.between(10, 16);
-                    stage.network.set(from, to, Condition::Slow { bytes, delay });
-                }
-            }
-            stage.last().await;
-            stage.network.heal();
-        },
-    );
+    rounds("slow_links", as_it_is, async |stage| {
+        for (from, to) in Stage::links() {
+            let condition = stage.slow();
+            stage.network.set(from, to, condition);
+        }
+        stage.last().await;
+        stage.network.heal();
+    });
 }
 
 #[test]
@@ -290,4 +285,81 @@ async fn disarm_all(stage: &mut Stage) {
         tokio::time::sleep(POLL).await;
     }
     get(&mut client, "mended", false).await.unwrap();
+}
+
+/// Several faults at once, each beginning and ending when it likes.
+#[test]
+fn clients_see_one_store_while_everything_fails() {
+    rounds("everything", as_it_is, async |stage| {
+        let mut is_stopped = [false; MEMBERS];
+        for _ in 0..stage.random.between(3, 9) {
+            fail(stage, &mut is_stopped);
+            tokio::time::sleep(Duration::from_millis(stage.random.below(900))).await;
+        }
+        stage.network.heal();
+        for (number, member) in stage.cluster.members.iter_mut().enumerate() {
+            match member.is_running() {
+                true if is_stopped[number] => member.signal("CONT"),
+                true => {}
+                false => member.start(),
+            }
+        }
+        for member in &mut stage.cluster.members {
+            member.ready().await;
+        }
+    });
+}
+
+/// Begins or ends a fault at random.
+fn fail(stage: &mut Stage, is_stopped: &mut [bool; MEMBERS]) {
+    let number = draw(&mut stage.random, MEMBERS);
+    let other = (number + 1 + draw(&mut stage.random, MEMBERS - 1)) % MEMBERS;
+    let member = &mut stage.cluster.members[number];
+    if !member.is_running() {
+        member.start();
+        return;
+    }
+    match stage.random.below(5) {
+        0 => {
+            member.kill();
+            is_stopped[number] = false;
+        }
+        1 => {
+            is_stopped[number] = !is_stopped[number];
+            member.signal(if is_stopped[number] { "STOP" } else { "CONT" });
+        }
+        kind => {
+            let condition = match kind {
+                2 => stage.broken(),
+                3 => stage.slow(),
+                _ => Condition::Open,
+            };
+            stage.network.set(number, other, condition);
+        }
+    }
+}
+
+fn draw(random: &mut Random, below: usize) -> usize {
+    *random.pick(&[0, 1, 2][..below])
+}
+
+/// Reads that may be stale are found to be, so the rounds above would find a store that serves such reads.
+#[test]
+fn stale_reads_are_seen_by_the_checker() {
+    let seed = seed("stale_reads_are_seen_by_the_checker");
+    block_on(async {
+        let mut stage = started(seed, as_it_is).await;
+        let (before, _) = stage.cluster.aligned().await;
+        for (from, to) in Stage::links() {
+            stage.network.set(from, to, Condition::Slow { bytes: 1 << 16, delay: Duration::from_millis(20) });
+        }
+        let mut recorder = Recorder::start(Load { serializable: true, ..stage.load("stale/".to_owned(), before + 1) });
+        tokio::time::sleep(2 * QUIET).await;
+        recorder.stop().await;
+        stage.network.heal();
+        let (revision, _) = stage.cluster.aligned().await;
+        let history = recorder.finish(revision).await.map_err(|(problem, _)| problem).unwrap();
+        let verdict = linearizability::check(&history).unwrap_err();
+        assert!(verdict.contains("read a revision below that of"), "{verdict}");
+    });
 }

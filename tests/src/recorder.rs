@@ -47,6 +47,21 @@ const ASKED_MAX: usize = 16;
 /// No revision: the end is not known yet.
 const NO_END: i64 = i64::MAX;
 
+/// What is to run against a cluster.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// Addresses of all members' client ports.
+    pub endpoints: Vec<String>,
+    /// All keys begin with it, and nobody else uses such keys. It ends in a slash.
+    pub prefix: String,
+    /// The next revision of the store.
+    pub first_revision: i64,
+    pub clients: usize,
+    /// Whether gets may be stale, which the checkers must then see.
+    pub serializable: bool,
+    pub seed: u64,
+}
+
 /// What runs against a cluster in one round.
 pub struct Recorder {
     shared: Arc<Shared>,
@@ -56,11 +71,7 @@ pub struct Recorder {
 
 struct Shared {
     clock: Stopwatch,
-    endpoints: Vec<String>,
-    /// All keys of the round begin with it.
-    prefix: String,
-    /// The first revision of the round.
-    first_revision: i64,
+    load: Load,
     // A lock: tasks of several clients append. Never held over an await.
     operations: Mutex<Vec<Operation>>,
     notices: Mutex<BTreeMap<String, Vec<Notice>>>,
@@ -70,14 +81,12 @@ struct Shared {
 }
 
 impl Recorder {
-    /// Starts `clients` clients and four watchers. Keys below `prefix` are theirs alone, and `first_revision` is the next
-    /// revision of the store.
-    pub fn start(endpoints: Vec<String>, prefix: &str, first_revision: i64, clients: usize, seed: u64) -> Recorder {
+    /// Starts the clients, and four watchers.
+    pub fn start(load: Load) -> Recorder {
+        let (clients, first_revision, seed) = (load.clients, load.first_revision, load.seed);
         let shared = Arc::new(Shared {
             clock: Stopwatch::start(),
-            endpoints,
-            prefix: prefix.to_owned(),
-            first_revision,
+            load,
             operations: Mutex::default(),
             notices: Mutex::default(),
             stopping: AtomicBool::new(false),
@@ -89,7 +98,7 @@ impl Recorder {
             tokio::spawn(async move { ClientOf::new(&shared, number, random).run().await })
         });
         let spawned = spawned.collect();
-        let all = || Keys::Prefix(prefix.to_owned());
+        let all = || Keys::Prefix(shared.load.prefix.clone());
         let one = Keys::One(shared.key(0));
         let watched = [(all(), first_revision), (all(), first_revision), (all(), 0), (one, first_revision)];
         let watchers = watched.into_iter().enumerate().map(|(number, (keys, from))| {
@@ -117,7 +126,7 @@ impl Recorder {
 
     /// Reads every key through every member, once the clients have stopped.
     pub async fn read_all(&self) {
-        for member in 1..=self.shared.endpoints.len() {
+        for member in 1..=self.shared.load.endpoints.len() {
             let mut reader = ClientOf::new(&self.shared, 0, Random::new(0));
             for number in 0..KEYS {
                 reader.perform(member, Request::Get { key: self.shared.key(number) }).await;
@@ -134,8 +143,8 @@ impl Recorder {
         let past = Watcher::new(
             &self.shared,
             "past".to_owned(),
-            Keys::Prefix(self.shared.prefix.clone()),
-            self.shared.first_revision,
+            Keys::Prefix(self.shared.load.prefix.clone()),
+            self.shared.load.first_revision,
             Random::new(1),
         );
         self.watchers.push(tokio::spawn(past.run()));
@@ -174,7 +183,7 @@ impl Recorder {
 
 impl Shared {
     fn key(&self, number: u64) -> String {
-        format!("{}{number}", self.prefix)
+        format!("{}{number}", self.load.prefix)
     }
 
     fn is_stopping(&self) -> bool {
@@ -201,7 +210,7 @@ struct ClientOf {
 
 impl ClientOf {
     fn new(shared: &Arc<Shared>, number: usize, random: Random) -> ClientOf {
-        let connections = shared.endpoints.iter().map(|endpoint| Client::new(endpoint)).collect();
+        let connections = shared.load.endpoints.iter().map(|endpoint| Client::new(endpoint)).collect();
         ClientOf { shared: Arc::clone(shared), number, random, connections, revisions: HashMap::new(), values: 0 }
     }
 
@@ -248,7 +257,7 @@ impl ClientOf {
     async fn perform(&mut self, member: usize, request: Request) -> bool {
         let client = self.connections[member - 1].clone();
         let begun_us = self.shared.clock.elapsed_us();
-        let outcome = match tokio::time::timeout(CALL_MAX, ask(client, &request)).await {
+        let outcome = match tokio::time::timeout(CALL_MAX, ask(client, &request, self.shared.load.serializable)).await {
             Ok(Ok(answer)) => Outcome::Answered(answer),
             Ok(Err(status)) => outcome_of(&status),
             Err(_) => Outcome::Unknown("no answer in time".to_owned()),
@@ -287,11 +296,12 @@ fn range(key: &str) -> pb::RangeRequest {
     pb::RangeRequest { key: key.to_owned().into(), ..pb::RangeRequest::default() }
 }
 
-async fn ask(mut client: Client, request: &Request) -> Result<Answer, Status> {
+async fn ask(mut client: Client, request: &Request, serializable: bool) -> Result<Answer, Status> {
     let revision = |header: Option<pb::ResponseHeader>| header.map_or(0, |header| header.revision);
     Ok(match request {
         Request::Get { key } => {
-            let answer = client.kv.range(range(key)).await?.into_inner();
+            let get = pb::RangeRequest { serializable, ..range(key) };
+            let answer = client.kv.range(get).await?.into_inner();
             let seen = vec![answer.kvs.first().map(seen)];
             Answer { revision: revision(answer.header), wrote: false, seen }
         }
@@ -383,7 +393,7 @@ impl Watcher {
     }
 
     async fn run(mut self) {
-        let members = u64::try_from(self.shared.endpoints.len()).expect("a count fits");
+        let members = u64::try_from(self.shared.load.endpoints.len()).expect("a count fits");
         loop {
             let member = usize::try_from(self.random.between(1, members)).expect("a count fits");
             self.note(Notice::Asks { member, keys: self.keys.clone(), from: self.next });
@@ -401,7 +411,7 @@ impl Watcher {
 
     /// Follows one stream of a member until it ends, falls silent, has been followed for long, or tells the last revision.
     async fn stay(&mut self, member: usize) -> Left {
-        let mut client = Client::new(&self.shared.endpoints[member - 1]);
+        let mut client = Client::new(&self.shared.load.endpoints[member - 1]);
         let (asking, asked) = mpsc::channel(ASKED_MAX);
         let (key, range_end) = match &self.keys {
             Keys::One(key) => (key.clone(), String::new()),

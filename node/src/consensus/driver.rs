@@ -605,7 +605,7 @@ impl Driver {
         }
         self.commit(ready.take_committed_entries());
         let (number, must_sync) = (ready.number(), ready.must_sync());
-        let messages = ready.take_messages();
+        let messages = ready.take_messages().into_iter().map(|message| self.in_place(message)).collect();
         self.send(messages);
         let vouching = ready.take_persisted_messages();
         if let Some(mark) = mark {
@@ -617,6 +617,22 @@ impl Driver {
         }
         self.vouch(vouching);
         self.reads.answer(read_states, &mut self.effects);
+    }
+
+    /// Gives an append the place of its entries. Raft 0.7 glues entries to an append that waits to be sent and looks at
+    /// their place only if that append has some (`try_batching`): an empty one, which told of a commit, gets those from
+    /// another place when the member has just said what it lacks. No member takes such an append.
+    fn in_place(&self, mut message: Message) -> Message {
+        let Some(first) = message.entries.first().map(|entry| entry.index) else { return message };
+        if message.get_msg_type() != MessageType::MsgAppend || message.index + 1 == first {
+            return message;
+        }
+        match self.node.raft.raft_log.term(first - 1) {
+            Ok(term) if term > 0 || first == 1 => (message.index, message.log_term) = (first - 1, term),
+            // Let go of meanwhile: raft's word for it is no term. The empty append is right as it was.
+            Ok(_) | Err(_) => message.entries.clear(),
+        }
+        message
     }
 
     /// Messages of a member that does not lead. What vouches for its log waits until all that it was given is written.

@@ -912,3 +912,32 @@ fn a_change_of_the_members_that_rows_hold_already_is_not_made_twice() {
     bench.write();
     assert_eq!(bench.voters(), [1, 2, 3]);
 }
+
+/// Raft glues entries to an append that waits to be sent, whatever its place, if it is empty.
+#[test]
+fn an_append_has_the_place_of_its_entries() {
+    let mut bench = Bench::new(tail(0, 3, 3, &[ME, 2, 3]), 3);
+    bench.elect();
+    bench.acknowledge(4);
+    bench.propose();
+    bench.propose();
+    bench.write();
+    bench.messages.clear();
+    let answer = |from, change: &dyn Fn(&mut Message)| {
+        let mut message = Message::default();
+        message.set_msg_type(MessageType::MsgAppendResponse);
+        (message.from, message.to, message.term, message.index) = (from, ME, 2, 6);
+        change(&mut message);
+        Event::Message(Box::new(message))
+    };
+    // Member 3 has all: member 2 is to be told that it is committed. Then member 2 says that it lacks what it was sent.
+    let lacks = answer(2, &|message| (message.reject, message.reject_hint, message.log_term) = (true, 4, 2));
+    bench.driver.handle(&mut vec![answer(3, &|_| {}), lacks], bench.applied);
+    bench.carry_out();
+    let appends = bench.messages.iter().filter(|message| message.get_msg_type() == MessageType::MsgAppend);
+    let places = appends.map(|append| {
+        let entries: Vec<u64> = append.entries.iter().map(|entry| entry.index).collect();
+        (append.to, append.index, append.log_term, entries)
+    });
+    assert_eq!(places.collect::<Vec<_>>(), [(2, 4, 2, vec![5, 6]), (3, 6, 2, vec![])]);
+}

@@ -530,6 +530,8 @@ impl Driver {
             }
             MessageType::MsgTimeoutNow if self.is_installing() => return,
             MessageType::MsgAppendResponse if !message.reject && message.index > last => return,
+            // Raft would pass it on in the asker's name, which is refused. The asker asks the next leader by itself.
+            MessageType::MsgReadIndex if !self.leads() => return,
             _ => {}
         }
         // What raft refuses (a stranger's answer, say) is meant to be dropped.

@@ -941,3 +941,15 @@ fn an_append_has_the_place_of_its_entries() {
     });
     assert_eq!(places.collect::<Vec<_>>(), [(2, 4, 2, vec![5, 6]), (3, 6, 2, vec![])]);
 }
+
+#[test]
+fn a_question_for_the_leader_is_not_passed_on_in_the_name_of_another() {
+    let mut bench = Bench::new(tail(0, 3, 3, &[ME, 2, 3]), 3);
+    bench.follow(2, (3, 1), vec![entry(4, 2, "theirs")], 4);
+    bench.messages.clear();
+    bench.step(MessageType::MsgReadIndex, 3, |message| {
+        message.term = 0;
+        message.entries = vec![Entry { data: Bytes::from_static(b"context"), ..Entry::default() }].into();
+    });
+    assert!(bench.messages.is_empty(), "{:?}", bench.messages);
+}

@@ -9,7 +9,6 @@ use std::time::Duration;
 use kuorum_proto::etcdserverpb as pb;
 use kuorum_tests::clock::Deadline;
 use kuorum_tests::cluster::Cluster;
-use kuorum_tests::history::History;
 use kuorum_tests::linearizability;
 use kuorum_tests::network::{Condition, Network};
 use kuorum_tests::random::{Random, seed};
@@ -61,10 +60,17 @@ impl Stage {
         if self.random.one_in(2) { Condition::Cut } else { Condition::Held }
     }
 
-    fn load(&mut self, prefix: String, first_revision: i64) -> Load {
-        let endpoints = self.cluster.members.iter().map(|member| member.endpoint()).collect();
-        let seed = self.random.number();
-        Load { endpoints, prefix, first_revision, clients: CLIENTS, serializable: false, seed }
+    /// Load for the round of this name.
+    fn load(&mut self, name: &str, first_revision: i64) -> Load {
+        Load {
+            endpoints: self.cluster.members.iter().map(|member| member.endpoint()).collect(),
+            prefix: format!("{name}/"),
+            first_revision,
+            clients: CLIENTS,
+            serializable: false,
+            seed: self.random.number(),
+            saved_as: target_dir().join("faults").join(name),
+        }
     }
 
     fn slow(&mut self) -> Condition {
@@ -75,6 +81,16 @@ impl Stage {
     /// Every direction of every link: from a member to another.
     fn links() -> impl Iterator<Item = (usize, usize)> {
         (0..MEMBERS).flat_map(|from| (0..MEMBERS).filter(move |to| *to != from).map(move |to| (from, to)))
+    }
+
+    /// Whatever breaks, no member says what another must refuse; it would lose the connection with all that is on it.
+    fn no_member_was_refused(&self) {
+        for member in &self.cluster.members {
+            let log = member.log();
+            let refused =
+                log.lines().find(|line| ["\"a message ", "\"a frame "].iter().any(|words| line.contains(words)));
+            assert!(refused.is_none(), "{} refused what another member said: {refused:?}", member.name);
+        }
     }
 
     /// Writes through every member, as often as it takes.
@@ -99,13 +115,9 @@ fn rounds(kind: &str, prepare: impl FnOnce(&mut Stage), fault: impl AsyncFn(&mut
     let seed = seed(kind);
     block_on(async {
         let mut stage = started(seed, prepare).await;
-        for round in 0..rounds {
-            eprintln!("{kind}: round {round} of seed {seed}");
-            if let Err((problem, history)) = self::round(&mut stage, round, &fault).await {
-                let path = target_dir().join("faults").join(format!("{kind}-{seed}-{round}"));
-                history.save(&path);
-                panic!("{kind}, round {round} of seed {seed}: {problem}\nthe history is in {}", path.display());
-            }
+        for number in 0..rounds {
+            eprintln!("{kind}: round {number} of seed {seed}");
+            round(&mut stage, &format!("{kind}-{seed}-{number}"), &fault).await;
         }
         // The file systems must be idle before they can go.
         stage.cluster.members.iter_mut().for_each(kuorum_tests::member::Member::kill);
@@ -125,23 +137,25 @@ async fn started(seed: u64, prepare: impl FnOnce(&mut Stage)) -> Stage {
 fn as_it_is(_: &mut Stage) {}
 
 /// One round: load, fault, load, and the verdict.
-async fn round(stage: &mut Stage, round: u64, fault: &impl AsyncFn(&mut Stage)) -> Result<(), (String, History)> {
+async fn round(stage: &mut Stage, name: &str, fault: &impl AsyncFn(&mut Stage)) {
     stage.write_through_all().await;
     let (before, _) = stage.cluster.aligned().await;
-    let mut recorder = Recorder::start(stage.load(format!("{round}/"), before + 1));
+    let mut recorder = Recorder::start(stage.load(name, before + 1));
     tokio::time::sleep(QUIET).await;
     fault(stage).await;
     tokio::time::sleep(QUIET).await;
     recorder.stop().await;
     stage.write_through_all().await;
+    stage.no_member_was_refused();
     let (revision, _) = stage.cluster.aligned().await;
     let answered = recorder.answered();
     recorder.read_all().await;
-    let history = recorder.finish(revision).await?;
+    let history = recorder.finish(revision).await;
     eprintln!("{answered} of {} requests were answered, revision {revision}", history.operations.len());
     assert!(!history.past.is_empty(), "no write happened in the whole round");
-    let verdict = linearizability::check(&history).and_then(|()| watches::check(&history));
-    verdict.map_err(|problem| (problem, history))
+    if let Err(problem) = linearizability::check(&history).and_then(|()| watches::check(&history)) {
+        panic!("{name}: {problem}");
+    }
 }
 
 #[test]
@@ -353,12 +367,12 @@ fn stale_reads_are_seen_by_the_checker() {
         for (from, to) in Stage::links() {
             stage.network.set(from, to, Condition::Slow { bytes: 1 << 16, delay: Duration::from_millis(20) });
         }
-        let mut recorder = Recorder::start(Load { serializable: true, ..stage.load("stale/".to_owned(), before + 1) });
+        let mut recorder = Recorder::start(Load { serializable: true, ..stage.load("stale", before + 1) });
         tokio::time::sleep(2 * QUIET).await;
         recorder.stop().await;
         stage.network.heal();
         let (revision, _) = stage.cluster.aligned().await;
-        let history = recorder.finish(revision).await.map_err(|(problem, _)| problem).unwrap();
+        let history = recorder.finish(revision).await;
         let verdict = linearizability::check(&history).unwrap_err();
         assert!(verdict.contains("read a revision below that of"), "{verdict}");
     });

@@ -7,6 +7,7 @@
 //! judge what was written down.
 
 use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -35,8 +36,9 @@ const PAUSE_MILLISECONDS_MAX: u64 = 8;
 const FAILURE_PAUSE: Duration = Duration::from_millis(50);
 /// Few keys, so that requests meet.
 const KEYS: u64 = 6;
-/// A watcher asks for progress so often, and leaves a stream on which nothing comes for so long.
-const PROGRESS_EVERY: Duration = Duration::from_millis(150);
+/// A watcher asks for progress so often, between events and in silence, and leaves a stream on which nothing comes for so
+/// long.
+const PROGRESS_EVERY: Duration = Duration::from_millis(20);
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 /// A watcher stays with one stream for at most so long.
 const STAY_MILLISECONDS_MAX: u64 = 1_500;
@@ -46,6 +48,9 @@ const END_WITHIN: Duration = Duration::from_secs(60);
 const ASKED_MAX: usize = 16;
 /// No revision: the end is not known yet.
 const NO_END: i64 = i64::MAX;
+
+/// The watcher that is told all when all is over.
+const PAST: &str = "past";
 
 /// What is to run against a cluster.
 #[derive(Clone, Debug)]
@@ -60,6 +65,8 @@ pub struct Load {
     /// Whether gets may be stale, which the checkers must then see.
     pub serializable: bool,
     pub seed: u64,
+    /// Where the history is to be found when the test fails.
+    pub saved_as: PathBuf,
 }
 
 /// What runs against a cluster in one round.
@@ -136,48 +143,46 @@ impl Recorder {
 
     /// Lets the watchers come to `end`, the store's last revision, and returns all that was written down.
     ///
-    /// # Errors
-    /// Which watcher does not come to the end, and what was written down by then.
-    pub async fn finish(mut self, end: i64) -> Result<History, (String, History)> {
+    /// # Panics
+    /// When a watcher does not come to the end.
+    pub async fn finish(&mut self, end: i64) -> History {
         self.shared.end.store(end, Ordering::Relaxed);
         let past = Watcher::new(
             &self.shared,
-            "past".to_owned(),
+            PAST.to_owned(),
             Keys::Prefix(self.shared.load.prefix.clone()),
             self.shared.load.first_revision,
             Random::new(1),
         );
         self.watchers.push(tokio::spawn(past.run()));
         let deadline = Deadline::after(END_WITHIN);
-        let mut missing = 0;
-        for watcher in &mut self.watchers {
-            match tokio::time::timeout(deadline.left(), &mut *watcher).await {
-                Ok(ended) => ended.expect("a watcher does not panic"),
-                Err(_) => {
-                    watcher.abort();
-                    missing += 1;
-                }
-            }
+        for watcher in self.watchers.drain(..) {
+            let ended = tokio::time::timeout(deadline.left(), watcher).await;
+            let ended =
+                ended.unwrap_or_else(|_| panic!("a watcher has not come to {end} in {} s", END_WITHIN.as_secs()));
+            ended.expect("a watcher does not panic");
         }
-        let history = self.history();
-        match missing {
-            0 => Ok(history),
-            _ => Err((
-                format!("{missing} watchers have not come to revision {end} in {} s", END_WITHIN.as_secs()),
-                history,
-            )),
-        }
+        self.history()
     }
 
     fn history(&self) -> History {
         let mut operations = self.shared.operations.lock().expect("nobody panics with the lock").clone();
         operations.sort_by_key(|operation| operation.begun_us);
         let mut watchers = self.shared.notices.lock().expect("nobody panics with the lock").clone();
-        let past = watchers.remove("past").unwrap_or_default().into_iter().flat_map(|notice| match notice {
+        let past = watchers.remove(PAST).unwrap_or_default().into_iter().flat_map(|notice| match notice {
             Notice::Events { events, .. } => events,
             Notice::Asks { .. } | Notice::Created { .. } | Notice::Progress { .. } | Notice::Lost { .. } => Vec::new(),
         });
         History { operations, past: past.collect(), watchers }
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.history().save(&self.shared.load.saved_as);
+            eprintln!("the history is in {}", self.shared.load.saved_as.display());
+        }
     }
 }
 
@@ -394,7 +399,8 @@ impl Watcher {
 
     async fn run(mut self) {
         let members = u64::try_from(self.shared.load.endpoints.len()).expect("a count fits");
-        loop {
+        // One that was told all before the end was known has nothing more to wait for.
+        while self.next <= self.shared.end.load(Ordering::Relaxed) {
             let member = usize::try_from(self.random.between(1, members)).expect("a count fits");
             self.note(Notice::Asks { member, keys: self.keys.clone(), from: self.next });
             match self.stay(member).await {
@@ -433,18 +439,23 @@ impl Watcher {
         };
         let leave = Deadline::after(Duration::from_millis(self.random.between(100, STAY_MILLISECONDS_MAX)));
         let mut silence = Deadline::after(SILENCE_MAX);
+        let mut progress = tokio::time::interval(PROGRESS_EVERY);
         loop {
-            match tokio::time::timeout(PROGRESS_EVERY, answers.message()).await {
-                Ok(Ok(Some(answer))) => {
-                    silence = Deadline::after(SILENCE_MAX);
-                    if let Some(left) = self.take(&answer) {
-                        return left;
+            tokio::select! {
+                answer = answers.message() => match answer {
+                    Ok(Some(answer)) => {
+                        silence = Deadline::after(SILENCE_MAX);
+                        if let Some(left) = self.take(&answer) {
+                            return left;
+                        }
                     }
+                    Ok(None) => return Left::Because("the stream was closed".to_owned()),
+                    Err(status) => return Left::Because(status.message().to_owned()),
+                },
+                // A member that takes no more requests is silent, and left for that.
+                _ = progress.tick() => {
+                    drop(asking.try_send(ask(RequestUnion::ProgressRequest(pb::WatchProgressRequest {}))));
                 }
-                Ok(Ok(None)) => return Left::Because("the stream was closed".to_owned()),
-                Ok(Err(status)) => return Left::Because(status.message().to_owned()),
-                // A member that takes no more requests is silent.
-                Err(_) => drop(asking.try_send(ask(RequestUnion::ProgressRequest(pb::WatchProgressRequest {})))),
             }
             if silence.has_passed() {
                 return Left::Because("the stream is silent".to_owned());

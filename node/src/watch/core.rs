@@ -527,8 +527,8 @@ impl Core {
         }
         let matching = |change: &&Rc<Recorded>| change.revision() >= wanted && watcher.watched.contains(change.key());
         let own: Vec<Rc<Recorded>> = changes.iter().filter(matching).cloned().collect();
-        let revision = Revision(next.0 - 1);
-        self.send_changes(number, &own, revision);
+        // A response names the store's revision, as etcd's do, so that headers never fall on a stream.
+        self.send_changes(number, &own, self.revision);
         if next > self.revision {
             self.put_in_step(number);
         } else {
@@ -619,20 +619,22 @@ fn choose_id(stream: &mut Stream, request: &WatchCreateRequest, has_keys: bool) 
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+    use prost::Message as _;
+
     use super::*;
     use crate::cluster::{ClusterId, MemberId};
     use crate::mvcc::filter::Floor;
     use crate::mvcc::{AppliedMark, MvccOptions};
     use crate::storage::Storage;
 
-    #[test]
-    fn a_watcher_far_behind_holds_nobody_up() {
+    /// A core over a store to whose key `k` so many puts were made.
+    fn core(puts: i64) -> (tempfile::TempDir, Core) {
         let dir = tempfile::tempdir().unwrap();
         let floor = Floor::new();
         let storage = Storage::open(&dir.path().join("store"), floor.filters()).unwrap();
         let (store, mut writer, _) =
             crate::mvcc::open(storage, floor, MvccOptions::new(dir.path().join("index"), 100)).unwrap();
-        let puts = 3 * i64::try_from(ROWS_PER_CATCH_UP).unwrap();
         for _ in 0..puts {
             let mut txn = writer.txn();
             txn.put("k".into(), Bytes::new(), 0);
@@ -646,7 +648,29 @@ mod tests {
             recent_bytes_max: 1 << 20,
             stream_bytes_max: 1 << 20,
         };
-        let mut core = Core::new(store, Arc::new(Facts::new(ClusterId(1), MemberId(2))), options);
+        (dir, Core::new(store, Arc::new(Facts::new(ClusterId(1), MemberId(2))), options))
+    }
+
+    #[test]
+    fn headers_of_a_watcher_that_catches_up_never_fall() {
+        let puts = 3 * i64::try_from(REVISIONS_PER_CATCH_UP).unwrap();
+        let (_dir, mut core) = core(puts);
+        let outbox = Outbox::default();
+        core.handle(Event::Open { stream: 1, outbox: outbox.clone() });
+        let request = WatchCreateRequest { key: "k".into(), start_revision: 2, ..WatchCreateRequest::default() };
+        core.handle(Event::Create { stream: 1, request });
+        while core.catch_up() {}
+        let mut headers = Vec::new();
+        while let Some(Some((response, _))) = outbox.next().now_or_never() {
+            headers.push(WatchResponse::decode(response).unwrap().header.unwrap().revision);
+        }
+        assert_eq!(headers, [1 + puts; 4], "one that says that it is created, and three with events");
+    }
+
+    #[test]
+    fn a_watcher_far_behind_holds_nobody_up() {
+        let puts = 3 * i64::try_from(ROWS_PER_CATCH_UP).unwrap();
+        let (_dir, mut core) = core(puts);
         core.handle(Event::Open { stream: 1, outbox: Outbox::default() });
         for start_revision in [1, puts - 10] {
             let request = WatchCreateRequest { key: "other".into(), start_revision, ..WatchCreateRequest::default() };

@@ -23,8 +23,8 @@ const ROUNDS_VARIABLE: &str = "KUORUM_FAULT_ROUNDS";
 /// Of each kind: all kinds take about a minute.
 const ROUNDS: u64 = 2;
 const MEMBERS: usize = 3;
-/// More than a round writes: a member that was away for longer needs a snapshot, and members don't send any yet.
-const KEPT_ENTRIES: &str = "--snapshot-catchup-entries=100000";
+/// Far fewer entries than a round writes are kept for a member that was away, so that some need a snapshot.
+const FLAGS: [&str; 2] = ["--snapshot-count=200", "--snapshot-catchup-entries=100"];
 /// Two that stay with each member would be enough to see it stale; as many ask any member.
 const CLIENTS: usize = 12;
 /// Load before and after the fault.
@@ -125,7 +125,7 @@ fn rounds(kind: &str, prepare: impl FnOnce(&mut Stage), fault: impl AsyncFn(&mut
 }
 
 async fn started(seed: u64, prepare: impl FnOnce(&mut Stage)) -> Stage {
-    let (cluster, network) = Cluster::in_network(&Subject::kuorum(), MEMBERS, &[KEPT_ENTRIES]);
+    let (cluster, network) = Cluster::in_network(&Subject::kuorum(), MEMBERS, &FLAGS);
     let mut stage = Stage { cluster, network, random: Random::new(seed), disks: Vec::new() };
     prepare(&mut stage);
     stage.cluster.start().await;

@@ -202,6 +202,17 @@ impl Members {
         self.0.read().removed.contains(&id)
     }
 
+    /// Goes on without all others, with this one as the only voter. Returns false when that is so already.
+    pub(crate) fn keep_only(&self, id: MemberId) -> bool {
+        let mut roster = self.0.write();
+        let (own, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut roster.members).into_iter().partition(|member| member.id == id);
+        roster.members = own;
+        roster.members.iter_mut().for_each(|member| member.is_learner = false);
+        roster.removed.extend(others.iter().map(|member| member.id));
+        !others.is_empty()
+    }
+
     /// Replaces what is known of a member.
     pub(crate) fn put(&self, member: Member) {
         self.0.write().put(member);

@@ -79,6 +79,7 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     end_on_panic();
     let started = Instant::now();
     let listeners = rpc::bind(&config.listen)?;
+    say_what_starts(config);
     let data = DataDir::open(config)?;
     let number = data.number;
     let member = Running::start(config, data, started)?;
@@ -105,6 +106,34 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     // Everything is on disk; taking the engine down part by part would only keep whoever waits for this process
     // waiting.
     std::process::exit(0)
+}
+
+/// The line with which etcd starts too, with what the flags came to.
+fn say_what_starts(config: &Config) {
+    let joined = |urls: &[config::Url]| urls.iter().map(config::Url::text).collect::<Vec<_>>().join(",");
+    let cluster = &config.cluster;
+    let members = cluster.initial.iter().flat_map(|(name, urls)| urls.iter().map(move |url| format!("{name}={url}")));
+    crate::info!(
+        "starting an etcd server",
+        "etcd-version" = config::ETCD_VERSION,
+        "kuorum-version" = env!("CARGO_PKG_VERSION"),
+        name = config.member.name,
+        "data-dir" = config.member.data_dir.display().to_string(),
+        "wal-dir" = config.member.wal_dir().display().to_string(),
+        "heartbeat-interval" = config.raft.heartbeat_interval,
+        "election-timeout" = config.raft.election_timeout,
+        "pre-vote" = config.raft.pre_vote,
+        "snapshot-count" = config.raft.snapshot_entries,
+        "snapshot-catchup-entries" = config.raft.catch_up_entries,
+        "initial-advertise-peer-urls" = joined(&cluster.advertise_peer_urls),
+        "listen-peer-urls" = joined(&config.listen.peer),
+        "advertise-client-urls" = joined(&cluster.advertise_client_urls),
+        "listen-client-urls" = joined(&config.listen.client),
+        "initial-cluster" = members.collect::<Vec<_>>().join(","),
+        "initial-cluster-state" = if cluster.joins_existing { "existing" } else { "new" },
+        "initial-cluster-token" = cluster.token,
+        "max-request-bytes" = config.limits.request_bytes_max
+    );
 }
 
 /// A thread of the node that panics has lost its invariants; the process must not go on without it.

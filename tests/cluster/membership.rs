@@ -202,3 +202,33 @@ fn what_would_cost_the_quorum_is_refused() {
         assert_eq!(unhealthy.message(), "etcdserver: unhealthy cluster");
     });
 }
+
+#[test]
+fn one_member_goes_on_alone_when_it_is_told_to_and_can_grow_again() {
+    block_on(async {
+        let mut cluster = Cluster::started(&Subject::kuorum(), 3, &[STRICT_OFF]).await;
+        put(&mut cluster.client(0), "k", "three").await.unwrap();
+        cluster.aligned().await;
+        for member in &mut cluster.members {
+            member.kill();
+        }
+        cluster.members.truncate(1);
+        cluster.members[0].flags.push("--force-new-cluster".to_owned());
+        for _ in 0..2 {
+            cluster.members[0].start();
+            cluster.members[0].ready().await;
+            assert_eq!(get(&mut cluster.client(0), "k", false).await.unwrap(), "three");
+            put(&mut cluster.client(0), "alone", "one").await.unwrap();
+            cluster.members[0].kill();
+            cluster.members[0].flags.retain(|flag| flag != "--force-new-cluster");
+        }
+        cluster.members[0].start();
+        cluster.members[0].ready().await;
+        let second = cluster.joining(&Subject::kuorum(), &[STRICT_OFF]);
+        add(&cluster, 0, second, false).await.unwrap();
+        cluster.members[second].start();
+        cluster.members[second].ready().await;
+        put(&mut cluster.client(second), "k", "two").await.unwrap();
+        cluster.aligned().await;
+    });
+}

@@ -106,6 +106,10 @@ impl DataDir {
                 logged.member_id
             );
         }
+        if config.cluster.force_new {
+            go_on_alone(logged.member_id, &members, &recovered, &mut writer, applied)?;
+            store.persist()?;
+        }
         check_own_urls(config, logged, &members)?;
         let number = recovered.metadata.data_dir;
         Ok(DataDir {
@@ -187,6 +191,41 @@ fn found(
     writer.sys_put(cluster::IDENTITY_ROW, serde_json::to_vec(&identity)?);
     writer.commit(applied)?;
     Ok(members)
+}
+
+/// Makes this member the only one of its cluster (--force-new-cluster). All that its log holds counts as committed from now
+/// on: some of it may have been, and nobody is left to say.
+fn go_on_alone(
+    own: MemberId,
+    members: &Members,
+    recovered: &Recovered,
+    writer: &mut Writer,
+    applied: AppliedMark,
+) -> anyhow::Result<()> {
+    let mut unapplied = recovered.entries.iter().filter(|entry| entry.index > applied.index);
+    if let Some(change) = unapplied.find(|entry| entry.kind != EntryKind::Normal) {
+        bail!(
+            "--force-new-cluster: entry {} changes the members and is not applied here yet, and would bring others back: use \
+             the data directory of a member that has applied it",
+            change.index
+        );
+    }
+    if members.get(own).is_none() {
+        bail!(
+            "--force-new-cluster: the store does not know member {own} as one of its cluster; give it a member's directory"
+        );
+    }
+    if members.keep_only(own) {
+        for (name, row) in members.to_rows() {
+            writer.sys_put(name, row);
+        }
+        writer.commit(applied)?;
+        crate::warn!(
+            "forgot all other members; this one is a cluster of its own now",
+            "local-member-id" = own.to_string()
+        );
+    }
+    Ok(())
 }
 
 fn check_identity(row: &[u8], logged: Identity, store_dir: &Path) -> anyhow::Result<()> {

@@ -609,7 +609,8 @@ impl Driver {
         let (number, must_sync) = (ready.number(), ready.must_sync());
         let messages = ready.take_messages().into_iter().map(|message| self.in_place(message)).collect();
         self.send(messages);
-        let vouching = ready.take_persisted_messages();
+        // Those of a leader that was deposed in this round are among them.
+        let vouching = ready.take_persisted_messages().into_iter().map(|message| self.in_place(message)).collect();
         if let Some(mark) = mark {
             self.install(number, mark, &entries, hard_state);
             self.node.advance_append_async(ready);

@@ -942,6 +942,34 @@ fn an_append_has_the_place_of_its_entries() {
     assert_eq!(places.collect::<Vec<_>>(), [(2, 4, 2, vec![5, 6]), (3, 6, 2, vec![])]);
 }
 
+/// As above, with a successor's heartbeat in the same round.
+#[test]
+fn an_append_of_a_leader_just_deposed_has_the_place_of_its_entries() {
+    let mut bench = Bench::new(tail(0, 3, 3, &[ME, 2, 3]), 3);
+    bench.elect();
+    bench.acknowledge(4);
+    bench.propose();
+    bench.propose();
+    bench.write();
+    bench.messages.clear();
+    let message = |kind, from, term, change: &dyn Fn(&mut Message)| {
+        let mut message = Message::default();
+        message.set_msg_type(kind);
+        (message.from, message.to, message.term, message.index) = (from, ME, term, 6);
+        change(&mut message);
+        Event::Message(Box::new(message))
+    };
+    let answer = MessageType::MsgAppendResponse;
+    let lacks = message(answer, 2, 2, &|lacks| (lacks.reject, lacks.reject_hint, lacks.log_term) = (true, 4, 2));
+    let successor = message(MessageType::MsgHeartbeat, 3, 3, &|heartbeat| heartbeat.index = 0);
+    bench.driver.handle(&mut vec![message(answer, 3, 2, &|_| {}), lacks, successor], bench.applied);
+    bench.carry_out();
+    bench.write();
+    let with_entries: Vec<_> = bench.messages.iter().filter(|message| !message.entries.is_empty()).collect();
+    assert!(!with_entries.is_empty(), "{:?}", bench.messages);
+    assert!(with_entries.iter().all(|append| append.index + 1 == append.entries[0].index), "{with_entries:?}");
+}
+
 #[test]
 fn a_question_for_the_leader_is_not_passed_on_in_the_name_of_another() {
     let mut bench = Bench::new(tail(0, 3, 3, &[ME, 2, 3]), 3);

@@ -20,6 +20,11 @@ impl Driver {
         let (kind, id) = match reconfiguration {
             Reconfiguration::Voter(id) => (ConfChangeType::AddNode, id),
             Reconfiguration::Learner(id) => (ConfChangeType::AddLearnerNode, id),
+            // raft would die of the next entry that it commits as a leader without a progress of its own. As a learner this
+            // member has no vote either, here where nobody else sees it.
+            Reconfiguration::Gone(id) if self.leads() && id.0 == self.options.member_id => {
+                (ConfChangeType::AddLearnerNode, id)
+            }
             Reconfiguration::Gone(id) => (ConfChangeType::RemoveNode, id),
             Reconfiguration::None => return,
         };
@@ -54,7 +59,7 @@ impl Driver {
     /// a moment first: who has not applied the removal yet does not stand for election.
     pub(super) fn leave_if_removed(&mut self) {
         let id = self.options.member_id;
-        if !self.leads() || self.node.raft.prs().get(id).is_some() {
+        if !self.leads() || self.node.store().conf_state().get_voters().contains(&id) {
             self.removed_ticks = None;
             return;
         }

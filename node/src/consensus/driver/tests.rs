@@ -744,6 +744,24 @@ fn a_leader_that_was_removed_hands_over() {
 }
 
 #[test]
+fn a_leader_that_was_removed_outlives_its_last_writes() {
+    let mut bench = grown();
+    bench.propose_change(&Change::Remove(MemberId(ME)));
+    bench.write();
+    let answer = bench.propose();
+    let last = bench.driver.node.raft.raft_log.last_index();
+    bench.acknowledge(last - 1);
+    bench.apply_change(Reconfiguration::Gone(MemberId(ME)));
+    // The proposal was on its way to the disk when the removal was applied.
+    bench.write();
+    for member in [2, 3] {
+        bench.step(MessageType::MsgAppendResponse, member, |message| message.index = last);
+    }
+    assert_eq!(bench.apply(), [last]);
+    assert!(answer.recv().unwrap().is_ok());
+}
+
+#[test]
 fn a_learner_is_caught_up_at_nine_tenths_and_the_leader_alone_knows() {
     let mut bench = Bench::leading();
     bench.propose_change(&Change::Add {

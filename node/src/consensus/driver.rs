@@ -642,6 +642,10 @@ impl Driver {
     fn vouch(&mut self, messages: Vec<Message>) {
         let after = self.appends.outstanding.back().map(|(number, _)| *number);
         for message in messages {
+            // Of a member that stopped leading in this very round: nobody sends its rows any more.
+            if message.get_msg_type() == MessageType::MsgSnapshot {
+                continue;
+            }
             match after {
                 Some(number) if vouches(message.get_msg_type()) => self.appends.vouching.push_back((number, message)),
                 _ => self.effects.messages.push(message),

@@ -863,6 +863,28 @@ fn rows_that_did_not_arrive_are_made_ready_again() {
 }
 
 #[test]
+fn rows_of_a_leader_that_steps_down_in_the_same_round_are_not_sent() {
+    let mut bench = lagging();
+    bench.tick(1);
+    bench.messages.clear();
+    bench.driver.handle(&mut vec![Event::SnapshotReady(mark(200, 1))], 200);
+    let term = bench.driver.standing().term;
+    let message = |kind: MessageType, from: u64, term: u64| {
+        let mut message = Message::default();
+        message.set_msg_type(kind);
+        (message.from, message.to, message.term) = (from, ME, term);
+        Event::Message(Box::new(message))
+    };
+    let answer = message(MessageType::MsgHeartbeatResponse, 2, term);
+    let successor = message(MessageType::MsgHeartbeat, 3, term + 1);
+    bench.driver.handle(&mut vec![answer, successor], 200);
+    bench.carry_out();
+    bench.write();
+    assert!(!bench.driver.standing().is_leader && bench.snapshot.is_none());
+    assert!(bench.messages.iter().all(|message| message.get_msg_type() != MessageType::MsgSnapshot));
+}
+
+#[test]
 fn rows_take_the_place_of_log_and_store_before_anything_vouches_for_them() {
     let mut bench = following();
     let lost = bench.propose();

@@ -35,6 +35,17 @@ pub(crate) struct LeaseInfo {
     pub(crate) keys: Vec<Bytes>,
 }
 
+/// What became of a renewal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Renewal {
+    /// The lease runs for its TTL in seconds from now.
+    Renewed(i64),
+    /// A checkpoint of 0 has to be applied before.
+    TakeBackFirst,
+    /// The lease is unknown or has run out.
+    Gone,
+}
+
 /// A row of the `sys` space that an applied command changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct LeaseRow {
@@ -72,6 +83,8 @@ struct Lease {
     expiry_ms: Option<u64>,
     /// When its remaining time is to be noted.
     checkpoint_ms: Option<u64>,
+    /// Its remaining time was given out to be noted, and no renewal has taken that back.
+    is_noted: bool,
     /// It has run out and waits for its revocation. This member's own reckoning, so kept apart from what the log says.
     expired: bool,
 }
@@ -120,11 +133,6 @@ impl Leases {
         let lease = lessor.leases.get_mut(&id)?;
         lease.remaining_ttl_seconds = remaining_ttl_seconds;
         Some(row(id, Some((lease.ttl_seconds, remaining_ttl_seconds))))
-    }
-
-    /// Whether a checkpoint is in force: another leader would start the lease with what that leaves it.
-    pub(crate) fn is_checkpointed(&self, id: LeaseId) -> bool {
-        self.0.lock().leases.get(&id).is_some_and(|lease| lease.remaining_ttl_seconds != 0)
     }
 
     pub(crate) fn exists(&self, id: LeaseId) -> bool {
@@ -210,25 +218,33 @@ impl Leases {
             let expiry_ms = lessor.leases.get(&id).and_then(|lease| lease.expiry_ms);
             lessor.schedule_checkpoint(id, now_ms);
             if let Some(left_ms) = expiry_ms.and_then(|expiry| expiry.checked_sub(now_ms)).filter(|left| *left > 0) {
+                if let Some(lease) = lessor.leases.get_mut(&id) {
+                    lease.is_noted = true;
+                }
                 noted.push((id, i64::try_from(left_ms.div_ceil(1_000)).unwrap_or(i64::MAX)));
             }
         }
         noted
     }
 
-    /// Renews a lease and returns its TTL in seconds; `None` when it is unknown or has run out.
-    pub(crate) fn keep_alive(&self, id: LeaseId, now_ms: u64, term: u64) -> Option<i64> {
+    /// Renews a lease. What was noted of its remaining time must be taken back first: the next leader would start the lease
+    /// with that.
+    pub(crate) fn keep_alive(&self, id: LeaseId, now_ms: u64, term: u64) -> Renewal {
         let mut lessor = self.0.lock();
         lessor.lead(term);
-        let lease = lessor.leases.get_mut(&id)?;
+        let Some(lease) = lessor.leases.get_mut(&id) else { return Renewal::Gone };
         // A lease that ran out stays dead even if its revocation is still on the way: its holder must not go on.
         if lease.expired || lease.expiry_ms.is_some_and(|expiry| expiry <= now_ms) {
-            return None;
+            return Renewal::Gone;
         }
-        lease.remaining_ttl_seconds = 0;
+        // Also what is on its way into the log only, and would be applied after the renewal.
+        if std::mem::take(&mut lease.is_noted) || lease.remaining_ttl_seconds != 0 {
+            lessor.schedule_checkpoint(id, now_ms);
+            return Renewal::TakeBackFirst;
+        }
         let ttl = lease.ttl_seconds;
         lessor.start(id, now_ms);
-        Some(ttl)
+        Renewal::Renewed(ttl)
     }
 
     pub(crate) fn time_to_live(&self, id: LeaseId, now_ms: u64, term: u64) -> Option<LeaseInfo> {
@@ -267,8 +283,15 @@ impl Lessor {
 
     fn insert(&mut self, id: LeaseId, ttl_seconds: i64, remaining_ttl_seconds: i64) {
         let keys = BTreeSet::new();
-        let lease =
-            Lease { ttl_seconds, remaining_ttl_seconds, keys, expiry_ms: None, checkpoint_ms: None, expired: false };
+        let lease = Lease {
+            ttl_seconds,
+            remaining_ttl_seconds,
+            keys,
+            expiry_ms: None,
+            checkpoint_ms: None,
+            is_noted: false,
+            expired: false,
+        };
         self.leases.insert(id, lease);
         self.unstarted.push(id);
     }
@@ -283,6 +306,8 @@ impl Lessor {
         self.checkpoints.clear();
         for lease in self.leases.values_mut() {
             (lease.expiry_ms, lease.checkpoint_ms, lease.expired) = (None, None, false);
+            // What an earlier leader gave out is in the log by now, or will never be.
+            lease.is_noted = false;
         }
         self.unstarted = self.leases.keys().copied().collect();
     }
@@ -371,11 +396,11 @@ mod tests {
     fn a_lease_that_ran_out_is_not_renewed() {
         let leases = granted(5);
         leases.expire(0, 1);
-        assert_eq!(leases.keep_alive(A, 4_000, 1), Some(5));
+        assert_eq!(leases.keep_alive(A, 4_000, 1), Renewal::Renewed(5));
         assert_eq!(leases.expire(8_999, 1), []);
-        assert_eq!(leases.keep_alive(A, 9_000, 1), None);
+        assert_eq!(leases.keep_alive(A, 9_000, 1), Renewal::Gone);
         assert_eq!(leases.expire(9_000, 1), [A]);
-        assert_eq!(leases.keep_alive(A, 9_001, 1), None);
+        assert_eq!(leases.keep_alive(A, 9_001, 1), Renewal::Gone);
         assert_eq!(leases.time_to_live(A, 9_001, 1).unwrap().remaining_ttl_seconds, 0);
     }
 
@@ -389,7 +414,6 @@ mod tests {
         assert_eq!(leases.checkpoints_due(9_999, 1), []);
         assert_eq!(leases.checkpoints_due(10_400, 1), [(A, 15)], "the other runs out before");
         leases.checkpoint(A, 15);
-        assert!(leases.is_checkpointed(A));
         assert_eq!(leases.checkpoints_due(20_000, 1), []);
         assert_eq!(leases.checkpoints_due(20_400, 1), [(A, 5)]);
         leases.checkpoint(A, 5);
@@ -405,9 +429,15 @@ mod tests {
         let leases = Leases::with_checkpoints(2, 10_000);
         leases.grant(A, 25).unwrap();
         leases.expire(0, 1);
-        assert_eq!(leases.keep_alive(A, 9_000, 1), Some(25));
+        assert_eq!(leases.keep_alive(A, 9_000, 1), Renewal::Renewed(25));
         assert_eq!(leases.checkpoints_due(18_999, 1), []);
         assert_eq!(leases.checkpoints_due(19_000, 1), [(A, 15)]);
+        // On its way, it would be applied after the renewal; so it is taken back behind it, and none is given out meanwhile.
+        assert_eq!(leases.keep_alive(A, 19_100, 1), Renewal::TakeBackFirst);
+        leases.checkpoint(A, 15);
+        assert_eq!(leases.checkpoints_due(29_099, 1), []);
+        leases.checkpoint(A, 0);
+        assert_eq!(leases.keep_alive(A, 19_200, 1), Renewal::Renewed(25));
         leases.revoke(A).unwrap();
         assert_eq!(leases.checkpoints_due(50_000, 1), []);
         // Without the interval nothing is ever noted.
@@ -425,8 +455,8 @@ mod tests {
         assert_eq!(leases.expire(60_000, 3), []);
         assert_eq!(leases.time_to_live(A, 60_000, 3).unwrap().remaining_ttl_seconds, 5);
         assert_eq!(leases.expire(65_000, 3), [A]);
-        assert_eq!(leases.keep_alive(A, 65_000, 3), None);
-        assert_eq!(leases.keep_alive(A, 65_000, 4), Some(5));
+        assert_eq!(leases.keep_alive(A, 65_000, 3), Renewal::Gone);
+        assert_eq!(leases.keep_alive(A, 65_000, 4), Renewal::Renewed(5));
     }
 
     #[test]

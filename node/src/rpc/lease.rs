@@ -12,7 +12,7 @@ use super::leader::{self, What};
 use super::{Node, unexpected};
 use crate::admission::Gate;
 use crate::apply::Reply;
-use crate::lease::LeaseId;
+use crate::lease::{LeaseId, Renewal};
 use crate::maintenance::clock::now_ms;
 use crate::metrics;
 use crate::refusal::Refusal;
@@ -56,18 +56,23 @@ pub(super) async fn keep_alive_here(
     node: &Node,
     request: &LeaseKeepAliveRequest,
 ) -> Result<LeaseKeepAliveResponse, Refusal> {
-    let mut term = leads(node).await?;
     let id = LeaseId(request.id);
-    if node.leases.is_checkpointed(id) {
-        // Taken back on every member first, or the next leader would give the lease less than the renewal promises.
-        node.consensus.propose(Gate::lease_renewed(id)).await?;
-        term = leads(node).await?;
+    loop {
+        let term = leads(node).await?;
+        let ttl = match node.leases.keep_alive(id, now_ms(node.started), term) {
+            Renewal::Renewed(ttl) => {
+                metrics::get().lease.renewed.increment(1);
+                ttl
+            }
+            Renewal::Gone => 0,
+            Renewal::TakeBackFirst => {
+                // On every member, or the next leader would give the lease less than the renewal promises.
+                node.consensus.propose(Gate::lease_renewed(id)).await?;
+                continue;
+            }
+        };
+        return Ok(LeaseKeepAliveResponse { header: None, id: request.id, ttl });
     }
-    let ttl = node.leases.keep_alive(id, now_ms(node.started), term);
-    if ttl.is_some() {
-        metrics::get().lease.renewed.increment(1);
-    }
-    Ok(LeaseKeepAliveResponse { header: None, id: request.id, ttl: ttl.unwrap_or(0) })
 }
 
 /// The term in which this member leads. Confirmed by a quorum, since a deposed leader must renew nothing, and with every

@@ -28,7 +28,7 @@ use crate::alarm::{self, Alarms};
 use crate::apply::{Applier, Reply};
 use crate::cluster::{ClusterId, Facts, MemberId, Members};
 use crate::command::{self, TXN_DEPTH_MAX, TXN_STACK_BYTES};
-use crate::lease::{LeaseId, Leases};
+use crate::lease::{LeaseId, Leases, Renewal};
 use crate::log::{EntryKind, LogEntry};
 use crate::mvcc::filter::Floor;
 use crate::mvcc::query::{RangeAnswer, RangeQuery, SortOrder, SortTarget};
@@ -213,8 +213,9 @@ impl World {
                 self.apply(command::Command::LeaseCheckpoint(LeaseCheckpointRequest { checkpoints }))
             }
             "keepalive" => Ok(match self.parts().leases.keep_alive(LeaseId(id), now_ms, 1) {
-                Some(ttl) => format!("ttl {ttl}"),
-                None => "gone".to_owned(),
+                Renewal::Renewed(ttl) => format!("ttl {ttl}"),
+                Renewal::TakeBackFirst => "a checkpoint is in force".to_owned(),
+                Renewal::Gone => "gone".to_owned(),
             }),
             "ttl" => Ok(match self.parts().leases.time_to_live(LeaseId(id), now_ms, 1) {
                 Some(lease) => format!(

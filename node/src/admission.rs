@@ -20,19 +20,19 @@ use crate::command::{self, Command};
 use crate::lease::LeaseId;
 use crate::log::EntryKind;
 use crate::mvcc::query::RangeQuery;
+use crate::policy::epoch::Epoch;
 use crate::refusal::Refusal;
 
 /// Largest TTL a lease may have, in seconds (etcd: lease.MaxLeaseTTL).
 const LEASE_TTL_SECONDS_MAX: i64 = 9_000_000_000;
 
-/// A command that passed every check.
-pub(crate) struct Admitted(Command);
+/// A command that passed every check, and the policy epoch that it was judged under; 0 for what policies are not asked about.
+pub(crate) struct Admitted(Command, u64);
 
 impl Admitted {
     /// What its entry holds, under the number by which its proposer finds it again.
     pub(crate) fn into_entry(self, number: u64) -> (EntryKind, Bytes) {
-        // No policy can be active in this release, so every command is judged under epoch 0.
-        (self.0.kind(), self.0.encode(number, 0))
+        (self.0.kind(), self.0.encode(number, self.1))
     }
 }
 
@@ -51,19 +51,21 @@ pub(crate) struct Gate {
     limits: Limits,
     sizes: space::Sizes,
     room: space::Room,
+    epoch: Epoch,
 }
 
 impl Gate {
-    pub(crate) fn new(limits: Limits, sizes: space::Sizes, room: space::Room) -> Gate {
-        Gate { limits, sizes, room }
+    pub(crate) fn new(limits: Limits, sizes: space::Sizes, room: space::Room, epoch: Epoch) -> Gate {
+        Gate { limits, sizes, room, epoch }
     }
 
     /// # Errors
     /// `NoSpace` when the store would outgrow its quota, else what is wrong with the request.
     pub(crate) fn put(&self, request: PutRequest) -> Result<Admitted, Refusal> {
+        let epoch = self.epoch.get();
         self.check_space(space::put_cost(&request))?;
         shape::check_put(&request)?;
-        self.admit(Command::Put(request))
+        self.admit_under(epoch, Command::Put(request))
     }
 
     pub(crate) fn delete_range(&self, request: DeleteRangeRequest) -> Result<Admitted, Refusal> {
@@ -73,9 +75,10 @@ impl Gate {
 
     /// Checks a transaction that writes. See [`Gate::read_only_txn`] for one that only reads.
     pub(crate) fn txn(&self, request: TxnRequest) -> Result<Admitted, Refusal> {
+        let epoch = self.epoch.get();
         self.check_space(space::txn_cost(&request))?;
         shape::check_txn(&request, self.limits.txn_operations_max)?;
-        self.admit(Command::Txn(request))
+        self.admit_under(epoch, Command::Txn(request))
     }
 
     /// Checks a transaction of reads alone, which is not proposed.
@@ -115,7 +118,7 @@ impl Gate {
     pub(crate) fn lease_checkpoints(remaining: Vec<(LeaseId, i64)>) -> Admitted {
         let checkpoint = |(id, remaining_ttl): (LeaseId, i64)| LeaseCheckpoint { id: id.0, remaining_ttl };
         let checkpoints = remaining.into_iter().map(checkpoint).collect();
-        Admitted(Command::LeaseCheckpoint(LeaseCheckpointRequest { checkpoints }))
+        Admitted(Command::LeaseCheckpoint(LeaseCheckpointRequest { checkpoints }), 0)
     }
 
     /// Takes back what was noted of a lease that is renewed.
@@ -129,14 +132,19 @@ impl Gate {
         self.admit(Command::Alarm(request))
     }
 
+    /// The policy epoch that it judges under, for apply to change.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch.clone()
+    }
+
     /// A change of the members. What it meets is looked at when it is applied; its URLs must be well-formed by now.
     pub(crate) fn membership(change: Change) -> Admitted {
-        Admitted(Command::Membership(change))
+        Admitted(Command::Membership(change), 0)
     }
 
     /// What a member says of itself at start; not a client's request, so there is nothing to check.
     pub(crate) fn member_attributes(request: ClusterMemberAttrSetRequest) -> Admitted {
-        Admitted(Command::MemberAttributes(request))
+        Admitted(Command::MemberAttributes(request), 0)
     }
 
     /// Checks a read and turns it into what the store is asked.
@@ -163,10 +171,15 @@ impl Gate {
     }
 
     fn admit(&self, command: Command) -> Result<Admitted, Refusal> {
+        self.admit_under(0, command)
+    }
+
+    /// `epoch` was looked up before the command was judged: policies that came meanwhile must judge it too.
+    fn admit_under(&self, epoch: u64, command: Command) -> Result<Admitted, Refusal> {
         if command.encoded_len() > self.limits.request_bytes_max {
             return Err(Refusal::RequestTooLarge);
         }
-        Ok(Admitted(command))
+        Ok(Admitted(command, epoch))
     }
 }
 
@@ -183,6 +196,7 @@ impl Command {
             Command::LeaseCheckpoint(request) => request.encoded_len(),
             Command::Alarm(request) => request.encoded_len(),
             Command::MemberAttributes(request) => request.encoded_len(),
+            Command::PolicyEpoch(_) => 0,
             Command::Membership(change) => change.encode(0).len(),
         }
     }

@@ -28,6 +28,7 @@ use crate::log::{EntryKind, LogEntry};
 use crate::metrics;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::{AppliedMark, Committed, Store, WriteTxn, Writer};
+use crate::policy::epoch::{self, Epoch};
 use crate::refusal::Refusal;
 use crate::storage::StorageError;
 
@@ -83,6 +84,7 @@ pub(crate) struct Applier {
     leases: Leases,
     alarms: Alarms,
     members: Members,
+    epoch: Epoch,
     /// Compactions applied since the last look, in order, for whoever carries them out on disk.
     compacted: Vec<Revision>,
     /// What the change of the members applied last means for raft, until it is looked at.
@@ -90,8 +92,8 @@ pub(crate) struct Applier {
 }
 
 impl Applier {
-    pub(crate) fn new(writer: Writer, leases: Leases, alarms: Alarms, members: Members) -> Applier {
-        Applier { writer, leases, alarms, members, compacted: Vec::new(), reconfiguration: None }
+    pub(crate) fn new(writer: Writer, leases: Leases, alarms: Alarms, members: Members, epoch: Epoch) -> Applier {
+        Applier { writer, leases, alarms, members, epoch, compacted: Vec::new(), reconfiguration: None }
     }
 
     /// What the entry applied last means for who votes, if it was of the kind that raft must hear of.
@@ -105,7 +107,7 @@ impl Applier {
     /// When its rows can't be read, which is fatal.
     pub(crate) fn replace(&mut self, store: &Store, writer: Writer) -> Result<(), StorageError> {
         self.writer = writer;
-        recover(store, &self.leases, &self.alarms)?;
+        recover(store, &self.leases, &self.alarms, &self.epoch)?;
         let row = store.sys_get(cluster::MEMBERS_ROW)?.unwrap_or_default();
         let removed = store.sys_get(cluster::REMOVED_ROW)?;
         let members = Members::from_rows(&row, removed.as_deref());
@@ -131,6 +133,9 @@ impl Applier {
         }
         let (index, entry_bytes) = (entry.index, entry.data.len());
         let command = match Command::decode(entry.kind, entry.data) {
+            Ok((header, command)) if self.is_fenced_off(&command, header.policy_epoch) => {
+                return Ok(Err(Refusal::StalePolicy));
+            }
             Ok((_, command)) => command,
             Err(error) => {
                 crate::warn!("skipped a log entry that is no command", index = index, error = error.to_string());
@@ -164,8 +169,29 @@ impl Applier {
             Command::LeaseCheckpoint(request) => Ok(self.lease_checkpoint(&request)),
             Command::Alarm(request) => self.alarm(&request),
             Command::MemberAttributes(request) => self.member_attributes(request),
+            Command::PolicyEpoch(next) => {
+                let row = self.epoch.set(next);
+                self.writer.sys_put(epoch::ROW, row);
+                Ok(Reply::Empty)
+            }
             Command::Membership(change) => self.membership(&change),
         }
+    }
+
+    /// Whether the entry was judged under another policy epoch than the one in force, of what policies are asked about.
+    fn is_fenced_off(&self, command: &Command, epoch: u64) -> bool {
+        let is_judged = match command {
+            Command::Put(_) | Command::Txn(_) | Command::PolicyEpoch(_) => true,
+            Command::DeleteRange(_)
+            | Command::Compact(_)
+            | Command::LeaseGrant(_)
+            | Command::LeaseRevoke(_)
+            | Command::LeaseCheckpoint(_)
+            | Command::Alarm(_)
+            | Command::MemberAttributes(_)
+            | Command::Membership(_) => false,
+        };
+        is_judged && epoch != self.epoch.get()
     }
 
     /// What raised alarms forbid: NOSPACE whatever needs space, CORRUPT everything but clearing it.
@@ -187,6 +213,7 @@ impl Applier {
             | Command::LeaseCheckpoint(_)
             | Command::Alarm(_)
             | Command::MemberAttributes(_)
+            | Command::PolicyEpoch(_)
             | Command::Membership(_) => false,
         };
         if needs_space && self.alarms.no_space() { Err(Refusal::NoSpace) } else { Ok(()) }
@@ -308,11 +335,12 @@ impl Applier {
     }
 }
 
-/// Leases and alarms as the store keeps them, and the keys attached to each lease, in place of what was known.
+/// Leases, alarms and the policy epoch as the store keeps them, and the keys attached to each lease, in place of what was
+/// known.
 ///
 /// # Errors
 /// When a row can't be read.
-pub(crate) fn recover(store: &Store, leases: &Leases, alarms: &Alarms) -> Result<(), StorageError> {
+pub(crate) fn recover(store: &Store, leases: &Leases, alarms: &Alarms, epoch: &Epoch) -> Result<(), StorageError> {
     leases.clear();
     for (name, value) in store.sys_scan(Leases::row_prefix())? {
         if !leases.recover_row(&name, &value) {
@@ -321,7 +349,11 @@ pub(crate) fn recover(store: &Store, leases: &Leases, alarms: &Alarms) -> Result
     }
     store.leased_keys(&mut |lease, key| leases.reattach(&bytes::Bytes::copy_from_slice(key), 0, lease));
     let row = store.sys_get(alarm::ROW)?.unwrap_or_default();
-    if alarms.recover(&row) { Ok(()) } else { Err(StorageError::Damaged { what: "the alarms' row" }) }
+    if !alarms.recover(&row) {
+        return Err(StorageError::Damaged { what: "the alarms' row" });
+    }
+    let row = store.sys_get(epoch::ROW)?;
+    if epoch.recover(row.as_deref()) { Ok(()) } else { Err(StorageError::Damaged { what: "the policy epoch's row" }) }
 }
 
 fn header(revision: Revision) -> Option<ResponseHeader> {

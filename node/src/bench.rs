@@ -20,6 +20,7 @@ use crate::mvcc::key_index::{self, KeyIndexBuilder, KeyState};
 use crate::mvcc::key_range::KeyRange;
 use crate::mvcc::revision::{ChangeId, Revision};
 use crate::mvcc::{self, AppliedMark, Committed, MvccOptions, Store};
+use crate::policy::epoch::Epoch;
 use crate::rpc::range_answer::{EncodedKvs, RangeAnswer};
 use crate::storage::Storage;
 pub use crate::watch::bench::{Responses, Watchers, encode_event, encode_response};
@@ -55,7 +56,8 @@ impl Member {
         let mut options = MvccOptions::new(dir.join("index"), COMPACTION_ROWS_MAX);
         options.value_cache_bytes = value_cache_bytes.unwrap_or(options.value_cache_bytes);
         let (store, writer, applied) = mvcc::open(storage, floor, options).expect("a new store is whole");
-        let applier = Applier::new(writer, Leases::new(1), Alarms::default(), Members::new(Vec::new()));
+        let applier =
+            Applier::new(writer, Leases::new(1), Alarms::default(), Members::new(Vec::new()), Epoch::default());
         Member { store, applier, applied }
     }
 

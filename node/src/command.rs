@@ -28,6 +28,8 @@ pub(crate) const TXN_STACK_BYTES: usize = 16 << 20;
 
 /// Tag of `txn` in `InternalRaftRequest`.
 const TXN_TAG: u32 = 6;
+/// Tag of `header` in `InternalRaftRequest`: the last but for numbers that no entry of ours has.
+const HEADER_TAG: u32 = 100;
 /// What comes before `ID` in `InternalRaftRequest`: tag 1, a varint. prost writes fields in the order of their tags.
 const NUMBER_KEY: u8 = 1 << 3;
 
@@ -44,6 +46,8 @@ pub(crate) enum Command {
     Alarm(AlarmRequest),
     /// A member tells the cluster its name and client URLs, once it has started.
     MemberAttributes(ClusterMemberAttrSetRequest),
+    /// Another policy epoch takes the place of the one that the entry's header names.
+    PolicyEpoch(u64),
     /// A change of who the members are. Its entries are of a kind of their own, as raft must know of them.
     Membership(Change),
 }
@@ -82,7 +86,9 @@ impl Command {
         if let Command::Membership(change) = self {
             return change.encode(number);
         }
-        let header = (policy_epoch != 0).then(|| RequestHeader { policy_epoch, ..RequestHeader::default() });
+        let next_policy_epoch = if let Command::PolicyEpoch(next) = self { next } else { 0 };
+        let header = RequestHeader { policy_epoch, next_policy_epoch, ..RequestHeader::default() };
+        let header = (header != RequestHeader::default()).then_some(header);
         let mut request = InternalRaftRequest { header, id: number, ..InternalRaftRequest::default() };
         match self {
             Command::Put(put) => request.put = Some(put),
@@ -94,6 +100,7 @@ impl Command {
             Command::LeaseCheckpoint(checkpoint) => request.lease_checkpoint = Some(checkpoint),
             Command::Alarm(alarm) => request.alarm = Some(alarm),
             Command::MemberAttributes(attributes) => request.cluster_member_attr_set = Some(attributes),
+            Command::PolicyEpoch(_) => {}
             Command::Membership(_) => unreachable!("encoded above"),
         }
         request.encode_to_vec().into()
@@ -120,8 +127,8 @@ impl Command {
     }
 
     fn decode_normal(payload: Bytes) -> Result<(RequestHeader, Command), DecodeError> {
-        if let Some(txn) = sole_txn(&payload)? {
-            return Ok((RequestHeader::default(), Command::Txn(txn)));
+        if let Some((header, txn)) = sole_txn(&payload)? {
+            return Ok((header, Command::Txn(txn)));
         }
         let request = InternalRaftRequest::decode(payload)?;
         let header = request.header.unwrap_or_default();
@@ -143,6 +150,8 @@ impl Command {
             Command::Alarm(alarm)
         } else if let Some(attributes) = request.cluster_member_attr_set {
             Command::MemberAttributes(attributes)
+        } else if header.next_policy_epoch != 0 {
+            Command::PolicyEpoch(header.next_policy_epoch)
         } else {
             return Err(DecodeError::Unknown);
         };
@@ -150,8 +159,8 @@ impl Command {
     }
 }
 
-/// The payload's transaction when that is all the payload holds, decoded past the depth that prost allows.
-fn sole_txn(payload: &Bytes) -> Result<Option<TxnRequest>, DecodeError> {
+/// The payload's header and transaction when that is all the payload holds, decoded past the depth that prost allows.
+fn sole_txn(payload: &Bytes) -> Result<Option<(RequestHeader, TxnRequest)>, DecodeError> {
     let mut rest = payload.clone();
     take_number(&mut rest)?;
     if !rest.has_remaining() {
@@ -162,10 +171,18 @@ fn sole_txn(payload: &Bytes) -> Result<Option<TxnRequest>, DecodeError> {
         return Ok(None);
     }
     let body = take_delimited(&mut rest)?;
+    let mut header = RequestHeader::default();
     if rest.has_remaining() {
-        return Ok(None);
+        let (tag, wire_type) = decode_key(&mut rest)?;
+        if tag != HEADER_TAG || wire_type != WireType::LengthDelimited {
+            return Ok(None);
+        }
+        header = RequestHeader::decode(take_delimited(&mut rest)?)?;
+        if rest.has_remaining() {
+            return Ok(None);
+        }
     }
-    decode_txn(body).map(Some)
+    decode_txn(body).map(|txn| Some((header, txn)))
 }
 
 /// The number that the payload was encoded with, if it was.
@@ -298,9 +315,11 @@ mod tests {
     #[test]
     fn deep_transactions_survive_the_log() {
         for depth in [1, 2, 49, 50, 51, 127, 300] {
-            let command = Command::Txn(nested(depth));
-            let (_, decoded) = Command::decode(EntryKind::Normal, command.clone().encode(9, 0)).unwrap();
-            assert_eq!(decoded, command, "nested {depth} deep");
+            for epoch in [0, 3] {
+                let command = Command::Txn(nested(depth));
+                let (header, decoded) = Command::decode(EntryKind::Normal, command.clone().encode(9, epoch)).unwrap();
+                assert_eq!((header.policy_epoch, decoded), (epoch, command), "nested {depth} deep");
+            }
         }
     }
 
@@ -316,6 +335,10 @@ mod tests {
         let put = PutRequest { key: "k".into(), value: "v".into(), ..PutRequest::default() };
         let (header, command) = Command::decode(EntryKind::Normal, Command::Put(put.clone()).encode(0, 7)).unwrap();
         assert_eq!((header.policy_epoch, command), (7, Command::Put(put)));
+        let next = Command::PolicyEpoch(8).encode(5, 7);
+        assert_eq!(number(&next), Some(5));
+        let (header, command) = Command::decode(EntryKind::Normal, next).unwrap();
+        assert_eq!((header.policy_epoch, command), (7, Command::PolicyEpoch(8)));
     }
 
     proptest::proptest! {

@@ -3,3 +3,4 @@
 //! In this release every answer is the native default, which is etcd's own behaviour.
 
 pub(crate) mod compaction;
+pub(crate) mod epoch;

@@ -55,6 +55,8 @@ pub(crate) enum Refusal {
     TransferTimeout,
     Timeout,
     Stopped,
+    /// Judged under policies that were not in force any more when it came to that: whoever proposed it judges it again.
+    StalePolicy,
 
     /// Not in this release; the sentence says what is missing.
     Unimplemented(&'static str),

@@ -31,6 +31,7 @@ use crate::maintenance::{self, Upkeep, clock, disk};
 use crate::mvcc::revision::Revision;
 use crate::mvcc::{CurrentStore, Store};
 use crate::policy::compaction::{Mode, Schedule};
+use crate::policy::epoch::Epoch;
 use crate::refusal::Refusal;
 use crate::transport::Peers;
 
@@ -203,7 +204,8 @@ impl Base {
             false => Leases::new(ttl_seconds_min),
         };
         let alarms = Alarms::default();
-        apply::recover(&data.store, &leases, &alarms)?;
+        let gate = Gate::new(limits, sizes.clone(), room.clone(), Epoch::default());
+        apply::recover(&data.store, &leases, &alarms, &gate.epoch())?;
         let store = CurrentStore::new(data.store.clone());
         let snapshots_in = catch_up::Receiver::new(
             data.path.join("member"),
@@ -222,7 +224,7 @@ impl Base {
             facts: Arc::new(Facts::new(data.identity.cluster_id, data.identity.member_id)),
             office: PostOffice::new(rpc::shards()),
             handle: consensus::Handle::new(Arc::clone(&inbox), Arc::clone(&shared)),
-            gate: Gate::new(limits, sizes.clone(), room.clone()),
+            gate,
             shared,
             inbox,
             room,
@@ -266,7 +268,7 @@ impl Running {
         let members_changed = members_changed(&data, peers.clone(), Arc::clone(&departed));
         let (hub, feed, watch) = watch::start(data.store.clone(), Arc::clone(&facts), watch_options(config), started)?;
         let (apply_queue, apply) = apply::thread::start(apply::thread::Parts {
-            applier: Applier::new(data.writer, leases.clone(), alarms.clone(), data.members.clone()),
+            applier: Applier::new(data.writer, leases.clone(), alarms.clone(), data.members.clone(), gate.epoch()),
             delivery: Delivery::new(office.clone()),
             shared: Arc::clone(&shared),
             feed,

@@ -27,11 +27,12 @@ const NOT_CARRIED: [&str; 4] =
     ["leasepb.LeaseInternalRequest", "leasepb.LeaseInternalResponse", "raftpb.Message", "raftpb.MessageType"];
 
 /// What etcd has not.
-const ADDED: [&str; 5] = [
+const ADDED: [&str; 6] = [
     "field etcdserverpb.ReadSetEntry 1 key bytes optional",
     "field etcdserverpb.ReadSetEntry 2 mod_revision int64 optional",
     "field etcdserverpb.RequestHeader 2000 policy_epoch uint64 optional",
     "field etcdserverpb.RequestHeader 2001 read_set etcdserverpb.ReadSetEntry repeated",
+    "field etcdserverpb.RequestHeader 2002 next_policy_epoch uint64 optional",
     "field membershippb.Attributes 2000 data_dir uint64 optional",
 ];
 
@@ -240,6 +241,7 @@ fn additions_travel_under_their_numbers() {
         auth_revision: 3,
         policy_epoch: 4,
         read_set: vec![entry("a", 5), entry("b", 6)],
+        next_policy_epoch: 0,
     };
     // Tags 2000 (varint) and 2001 (length-delimited) are 0x80fd and 0x8afd, low seven bits first.
     let bytes = "08011201751803807d048a7d050a01611005".to_owned() + "8a7d050a01621006";

@@ -257,6 +257,7 @@ mod tests {
     use crate::log::{EntryKind, LogEntry};
     use crate::mvcc::filter::Floor;
     use crate::mvcc::{self, MvccOptions};
+    use crate::policy::epoch::Epoch;
     use crate::refusal::Refusal;
     use crate::storage::Storage;
     use crate::watch;
@@ -299,7 +300,13 @@ mod tests {
         let shared = Arc::new(Shared::new(0, 0));
         let (compactions, to_compact) = bounded(1);
         let parts = Parts {
-            applier: Applier::new(writer, Leases::new(1), Alarms::default(), Members::new(Vec::new())),
+            applier: Applier::new(
+                writer,
+                Leases::new(1),
+                Alarms::default(),
+                Members::new(Vec::new()),
+                Epoch::default(),
+            ),
             delivery: Delivery::new(PostOffice::new(0)),
             shared: Arc::clone(&shared),
             feed,

@@ -9,8 +9,9 @@ use kuorum_proto::etcdserverpb::{
 
 use super::range_answer::{EncodedKvs, RangeAnswer};
 use super::{Node, refusal_of, unexpected};
-use crate::admission::shape;
+use crate::admission::{Admitted, shape};
 use crate::apply::{self, Reply};
+use crate::consensus::answers::Answer;
 use crate::metrics;
 use crate::mvcc::found::RangeEnd;
 use crate::mvcc::query::RangeQuery;
@@ -21,6 +22,8 @@ use crate::refusal::Refusal;
 /// Keys from which a read leaves the shard, so that the other requests there need not wait for it: about 0.4 ms of
 /// reading, twenty times what the detour costs.
 const KEYS_ON_SHARD_MAX: usize = 1_000;
+/// How often one write is judged while policies change under it: they change by hand, so twice is rare.
+const JUDGEMENTS_MAX: usize = 8;
 
 pub(crate) async fn range(node: Arc<Node>, request: RangeRequest) -> Result<RangeAnswer, Refusal> {
     let serializable = request.serializable;
@@ -71,14 +74,26 @@ pub(super) async fn small_here<T: Send + 'static>(
 }
 
 pub(crate) async fn put(node: Arc<Node>, request: PutRequest) -> Result<PutResponse, Refusal> {
-    let command = node.admitted(node.gate.put(request)).await?;
-    match node.consensus.propose(command).await? {
+    match judged(&node, || node.gate.put(request.clone())).await? {
         Reply::Put(mut response) => {
             node.complete(&mut response.header);
             Ok(response)
         }
         other => Err(unexpected("a put", &other)),
     }
+}
+
+/// Has a write agreed on that policies are asked about: judged again when other policies are in force by then.
+async fn judged(node: &Node, judge: impl Fn() -> Result<Admitted, Refusal>) -> Answer {
+    for _ in 1..JUDGEMENTS_MAX {
+        let command = node.admitted(judge()).await?;
+        match node.consensus.propose(command).await {
+            Err(Refusal::StalePolicy) => {}
+            answer => return answer,
+        }
+    }
+    let command = node.admitted(judge()).await?;
+    node.consensus.propose(command).await
 }
 
 pub(crate) async fn delete_range(node: Arc<Node>, request: DeleteRangeRequest) -> Result<DeleteRangeResponse, Refusal> {
@@ -100,8 +115,7 @@ pub(crate) async fn txn(node: Arc<Node>, request: TxnRequest) -> Result<TxnRespo
         }
         small_here(&node, move |store, keys_max| apply::read_only_txn(store, &request, keys_max)).await?
     } else {
-        let command = node.admitted(node.gate.txn(request)).await?;
-        match node.consensus.propose(command).await? {
+        match judged(&node, || node.gate.txn(request.clone())).await? {
             Reply::Txn(response) => response,
             other => return Err(unexpected("a transaction", &other)),
         }

@@ -179,6 +179,9 @@ fn fixed(refusal: &Refusal) -> Option<(Code, &'static str)> {
         }
         // etcd's table says ResourceExhausted, but what goes over its wire is Unknown, and clients know it by its text.
         Refusal::TooManyRequests => (Code::Unknown, "etcdserver: too many requests"),
+        Refusal::StalePolicy => {
+            (Code::Unavailable, "kuorum: the policies changed while the request was judged; send it again")
+        }
         Refusal::NoLeader => (Code::Unavailable, "etcdserver: no leader"),
         Refusal::LeaderChanged => (Code::Unavailable, "etcdserver: leader changed"),
         Refusal::NotLeader => (Code::FailedPrecondition, "etcdserver: not leader"),

@@ -24,8 +24,8 @@ use tempfile::TempDir;
 
 use crate::admission::space::{Room, Sizes};
 use crate::admission::{Gate, Limits};
-use crate::alarm::{self, Alarms};
-use crate::apply::{Applier, Reply};
+use crate::alarm::Alarms;
+use crate::apply::{self, Applier, Reply};
 use crate::cluster::{ClusterId, Facts, MemberId, Members};
 use crate::command::{self, TXN_DEPTH_MAX, TXN_STACK_BYTES};
 use crate::lease::{LeaseId, Leases, Renewal};
@@ -33,6 +33,7 @@ use crate::log::{EntryKind, LogEntry};
 use crate::mvcc::filter::Floor;
 use crate::mvcc::query::{RangeAnswer, RangeQuery, SortOrder, SortTarget};
 use crate::mvcc::{self, AppliedMark, MvccOptions, ReadError, Store};
+use crate::policy::epoch::Epoch;
 use crate::refusal::Refusal;
 use crate::storage::{Space, Storage};
 use crate::watch::Options;
@@ -86,14 +87,8 @@ impl World {
         let (store, writer, applied) = mvcc::open(storage.clone(), floor, options).unwrap();
         self.applied = applied;
         let leases = Leases::new(2);
-        for (name, value) in store.sys_scan(Leases::row_prefix()).unwrap() {
-            assert!(leases.recover_row(&name, &value));
-        }
-        store.leased_keys(&mut |lease, key| leases.reattach(&Bytes::copy_from_slice(key), 0, lease));
-        let alarms = Alarms::default();
-        if let Some(row) = store.sys_get(alarm::ROW).unwrap() {
-            assert!(alarms.recover(&row));
-        }
+        let (alarms, epoch) = (Alarms::default(), Epoch::default());
+        apply::recover(&store, &leases, &alarms, &epoch).unwrap();
         let facts = Arc::new(Facts::new(ClusterId(1), MemberId(2)));
         let options = Options {
             fragment_bytes: 200,
@@ -103,7 +98,7 @@ impl World {
             stream_bytes_max: self.stream_bytes_max,
         };
         let watch = Core::new(store.clone(), facts, options);
-        let applier = Applier::new(writer, leases.clone(), alarms.clone(), Members::new(Vec::new()));
+        let applier = Applier::new(writer, leases.clone(), alarms.clone(), Members::new(Vec::new()), epoch);
         self.core = Some(Parts { storage, store, applier, leases, alarms, watch, streams: BTreeMap::new() });
     }
 
@@ -148,6 +143,15 @@ impl World {
 
     fn upkeep(&mut self, name: &str, args: &Args<'_>) -> Outcome {
         match name {
+            "epoch" => {
+                let (epoch, next) = (args.number(0).unwrap_or(0), args.number(1).unwrap_or(0));
+                self.apply_bytes(command::Command::PolicyEpoch(u64::try_from(next)?).encode(0, u64::try_from(epoch)?))
+            }
+            // A put judged under an epoch.
+            "put-under" => {
+                let epoch = args.number(0).unwrap_or(0);
+                self.apply_bytes(command::Command::Put(args.put(1)).encode(0, u64::try_from(epoch)?))
+            }
             "restart" | "restart-without-dump" => {
                 if name == "restart-without-dump" {
                     // There may be none; then there is nothing to take away.
@@ -640,7 +644,7 @@ fn nested_txn(depth: usize) -> TxnRequest {
 fn the_deepest_txn_is_admitted_and_carried_out() {
     let carry_out = || {
         let limits = Limits { request_bytes_max: 1 << 20, txn_operations_max: 2 * TXN_DEPTH_MAX, quota_bytes: None };
-        let gate = Gate::new(limits, Sizes::default(), Room::default());
+        let gate = Gate::new(limits, Sizes::default(), Room::default(), Epoch::default());
         let request = gate.decode_txn(nested_txn(TXN_DEPTH_MAX).encode_to_vec().into()).unwrap();
         let entry = gate.txn(request).unwrap().into_entry(0).1;
         let mut world = World::new();

@@ -22,6 +22,9 @@ use crate::transport::{Conversation, Kind};
 /// How long the sender may be silent: it reads its store meanwhile.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
+/// Earlier arrivals that are kept while another comes.
+const ARRIVALS_KEPT: usize = 1;
+
 /// A store made of another member's rows, durable and open, that waits for raft's word.
 pub(crate) struct Arrival {
     pub(crate) mark: SnapshotMark,
@@ -51,7 +54,8 @@ struct Inner {
 #[derive(Default)]
 struct State {
     receiving: bool,
-    arrival: Option<Arrival>,
+    /// Oldest first.
+    arrivals: VecDeque<Arrival>,
 }
 
 impl Receiver {
@@ -67,7 +71,9 @@ impl Receiver {
 
     /// Takes what arrived as of this entry.
     pub(crate) fn take(&self, index: u64) -> Option<Arrival> {
-        self.0.state.lock().arrival.take_if(|arrival| arrival.mark.index == index)
+        let arrivals = &mut self.0.state.lock().arrivals;
+        let place = arrivals.iter().position(|arrival| arrival.mark.index == index)?;
+        arrivals.remove(place)
     }
 
     /// Takes in what another member sends, on the thread of its connection.
@@ -106,8 +112,7 @@ impl Receiver {
         if mark.index <= self.0.shared.applied() {
             return Err(io::Error::other(format!("the store here holds entry {} already", mark.index)));
         }
-        // What came before and was not wanted.
-        if let Some(unwanted) = self.0.state.lock().arrival.take() {
+        while let Some(unwanted) = self.unwanted(mark.index) {
             self.remove(unwanted);
         }
         let name = format!("store-{:x}", mark.index);
@@ -133,9 +138,21 @@ impl Receiver {
             "snapshot-index" = mark.index
         );
         let arrival = Arrival { mark: mark.clone(), name, store, writer, applied };
-        self.0.state.lock().arrival = Some(arrival);
+        self.0.state.lock().arrivals.push_back(arrival);
         self.0.inbox.push(Event::SnapshotArrived { from: from.0, term: head.term, mark });
         Ok(())
+    }
+
+    /// One of those that came before this one and that raft has no use for, as far as can be told here: the last of them it may
+    /// have taken just now, and the apply thread then looks for it.
+    fn unwanted(&self, index: u64) -> Option<Arrival> {
+        let applied = self.0.shared.applied();
+        let arrivals = &mut self.0.state.lock().arrivals;
+        let is_surplus = |place: usize, arrival: &Arrival| {
+            arrival.mark.index <= applied || arrival.mark.index == index || place + ARRIVALS_KEPT < arrivals.len()
+        };
+        let place = arrivals.iter().enumerate().position(|(place, arrival)| is_surplus(place, arrival))?;
+        arrivals.remove(place)
     }
 
     fn remove(&self, unwanted: Arrival) {

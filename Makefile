@@ -15,7 +15,7 @@ KUORUM_FAULT_ROUNDS ?= 2
 # Sources of the oracle that is ours: the reader of log directories, where it exists.
 WALCHECK := $(wildcard tests/oracle/walcheck/*.go)
 
-.PHONY: run build test lint unit fast blackbox blackbox-full bench bench-quick bench-client profile microbench oracle go-present clean
+.PHONY: run build test lint unit sim fast blackbox blackbox-full bench bench-quick bench-client profile microbench oracle go-present clean
 
 run:
 	$(CARGO) run --release --bin kuorum
@@ -32,6 +32,13 @@ lint:
 
 unit:
 	$(CARGO) test --workspace --exclude kuorum-tests
+
+# More seeds of the simulation than the unit tests run; some 10 ms each. It ends at the first that breaks a rule and says
+# how to replay it.
+SEEDS ?= 0..10000
+
+sim:
+	$(CARGO) run --profile fast -p kuorum --features sim --bin sim -- --seeds $(SEEDS)
 
 fast:
 	$(CARGO) build --profile fast --bin kuorum

@@ -137,6 +137,12 @@ impl Gate {
         self.epoch.clone()
     }
 
+    /// Has the policy epoch `next` follow `epoch`, if that is in force then. Policies are not asked about themselves.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn policy_epoch(epoch: u64, next: u64) -> Admitted {
+        Admitted(Command::PolicyEpoch(next), epoch)
+    }
+
     /// A change of the members. What it meets is looked at when it is applied; its URLs must be well-formed by now.
     pub(crate) fn membership(change: Change) -> Admitted {
         Admitted(Command::Membership(change), 0)

@@ -15,10 +15,12 @@ pub(crate) mod event;
 pub(crate) mod handle;
 pub(crate) mod inbox;
 pub(crate) mod inlet;
+#[cfg(any(test, feature = "sim"))]
+pub(crate) mod promise;
 pub(crate) mod proposals;
 mod read_index;
 pub(crate) mod runner;
 pub(crate) mod tail;
-mod wire;
+pub(crate) mod wire;
 
 pub(crate) use handle::Handle;

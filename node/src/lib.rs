@@ -47,3 +47,5 @@ pub mod trace;
 
 #[cfg(feature = "bench")]
 pub mod bench;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;

@@ -8,6 +8,8 @@
 //! fails and the process has to stop; the engine compacts only after flushes, so a compaction is nudged by rotating;
 //! FIFO compaction, key-value separation and `clear()` are not used.
 
+#[cfg(any(test, feature = "sim"))]
+pub(crate) mod memory;
 mod memtables;
 
 use std::fmt;
@@ -188,7 +190,15 @@ fn engine(what: &'static str) -> impl FnOnce(fjall::Error) -> StorageError {
 
 /// The open store. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Storage(Arc<Inner>);
+pub(crate) struct Storage(Engine);
+
+/// What keeps the rows. A closed choice and not a trait: a release build has one, and no call through it.
+#[derive(Clone)]
+enum Engine {
+    Fjall(Arc<Inner>),
+    #[cfg(any(test, feature = "sim"))]
+    Memory(memory::Memory),
+}
 
 struct Inner {
     database: Database,
@@ -211,7 +221,7 @@ impl Storage {
             Storage::make(path, &make_filter)?;
         }
         refuse_foreign(path)?;
-        Storage::open_made(path, make_filter)
+        Ok(Storage(Engine::Fjall(Storage::open_made(path, make_filter)?)))
     }
 
     /// Makes a store in a directory of its own from rows that come in the order of [`Space::ALL`] and, within a space, of
@@ -224,10 +234,10 @@ impl Storage {
         make_filter: MakeRowFilter,
         next: &mut dyn FnMut() -> Result<Option<(Space, Row)>, StorageError>,
     ) -> Result<Storage, StorageError> {
-        let storage = Storage::open_made(path, make_filter)?;
+        let inner = Storage::open_made(path, make_filter)?;
         let mut row = next()?;
         for space in Space::ALL {
-            let mut ingestion = storage.space(space).start_ingestion().map_err(engine("rows can't be taken in"))?;
+            let mut ingestion = inner.space(space).start_ingestion().map_err(engine("rows can't be taken in"))?;
             let mut last: Option<Bytes> = None;
             while let Some((_, (key, value))) = row.take_if(|(of, _)| *of == space) {
                 if last.as_ref().is_some_and(|last| *last >= key) {
@@ -244,6 +254,7 @@ impl Storage {
         if row.is_some() {
             return Err(StorageError::Damaged { what: "rows are out of order" });
         }
+        let storage = Storage(Engine::Fjall(inner));
         storage.persist()?;
         Ok(storage)
     }
@@ -255,12 +266,12 @@ impl Storage {
         if has_entries(&half).map_err(failed)? {
             fs::remove_dir_all(&half).map_err(failed)?;
         }
-        Storage::open_made(&half, Arc::clone(make_filter))?.persist()?;
+        Storage(Engine::Fjall(Storage::open_made(&half, Arc::clone(make_filter))?)).persist()?;
         fs::rename(&half, path).map_err(failed)?;
         path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all()).map_err(failed)
     }
 
-    fn open_made(path: &Path, make_filter: MakeRowFilter) -> Result<Storage, StorageError> {
+    fn open_made(path: &Path, make_filter: MakeRowFilter) -> Result<Arc<Inner>, StorageError> {
         let failed = |source| StorageError::Open { path: path.to_owned(), source: Box::new(source) };
         let filters: Arc<dyn Factory> = Arc::new(Filters(make_filter));
         let database = Database::builder(path)
@@ -288,41 +299,78 @@ impl Storage {
         let rev = database.keyspace("rev", unfiltered).map_err(failed)?;
         let sys = database.keyspace("sys", options).map_err(failed)?;
         let (begun, ended) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Storage(Arc::new(Inner { database, kv, rev, sys, begun, ended, memtables: Memtables::default() })))
+        let memtables = Memtables::default();
+        Ok(Arc::new(Inner { database, kv, rev, sys, begun, ended, memtables }))
+    }
+
+    /// The store of a simulated member.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn in_memory(rows: &memory::Memory, make_filter: MakeRowFilter) -> Storage {
+        rows.open(make_filter);
+        Storage(Engine::Memory(rows.clone()))
     }
 
     pub(crate) fn batch(&self) -> Batch {
-        Batch { storage: self.clone(), rows: self.0.database.batch() }
+        match &self.0 {
+            Engine::Fjall(inner) => Batch(Rows::Fjall(Arc::clone(inner), inner.database.batch())),
+            #[cfg(any(test, feature = "sim"))]
+            Engine::Memory(memory) => Batch(Rows::Memory(memory.clone(), memory::Batch::default())),
+        }
     }
 
     /// A view of all spaces as of the last commit. To be dropped soon: it keeps old tables alive.
     pub(crate) fn view(&self) -> View {
-        View { storage: self.clone(), snapshot: self.0.database.snapshot() }
+        match &self.0 {
+            Engine::Fjall(inner) => View(Seen::Fjall(Arc::clone(inner), inner.database.snapshot())),
+            #[cfg(any(test, feature = "sim"))]
+            Engine::Memory(memory) => View(Seen::Memory(memory.view())),
+        }
     }
 
     /// The newest row under this key.
     pub(crate) fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
-        let row = self.space(space).get(key).map_err(engine("a row can't be read"))?;
-        Ok(row.map(Bytes::from))
+        match &self.0 {
+            Engine::Fjall(inner) => {
+                let row = inner.space(space).get(key).map_err(engine("a row can't be read"))?;
+                Ok(row.map(Bytes::from))
+            }
+            #[cfg(any(test, feature = "sim"))]
+            Engine::Memory(memory) => Ok(memory.get(space, key)),
+        }
     }
 
     /// Makes every commit so far durable.
     pub(crate) fn persist(&self) -> Result<(), StorageError> {
-        self.0.database.persist(PersistMode::SyncAll).map_err(engine("the store can't be synced"))
+        match &self.0 {
+            Engine::Fjall(inner) => {
+                inner.database.persist(PersistMode::SyncAll).map_err(engine("the store can't be synced"))
+            }
+            #[cfg(any(test, feature = "sim"))]
+            Engine::Memory(memory) => memory.persist(),
+        }
     }
 
     /// Flushes what is in memory to tables, so that the engine looks for something to compact; all spaces, since a journal
     /// goes only when every one of its rows is in a table.
     pub(crate) fn nudge(&self) -> Result<(), StorageError> {
-        for space in [&self.0.kv, &self.0.rev, &self.0.sys] {
-            space.rotate_memtable().map_err(engine("rows in memory can't be flushed"))?;
+        match &self.0 {
+            Engine::Fjall(inner) => inner.nudge(),
+            #[cfg(any(test, feature = "sim"))]
+            Engine::Memory(memory) => memory.nudge(),
         }
-        Ok(())
     }
 
     /// Rewrites all tables without what is dropped in them. Reads and writes go on meanwhile.
     pub(crate) fn rewrite(&self) -> Result<(), StorageError> {
-        for space in [&self.0.kv, &self.0.rev, &self.0.sys] {
+        match &self.0 {
+            Engine::Fjall(inner) => self.rewrite_tables(inner),
+            #[cfg(any(test, feature = "sim"))]
+            Engine::Memory(memory) => memory.rewrite(),
+        }
+    }
+
+    fn rewrite_tables(&self, inner: &Inner) -> Result<(), StorageError> {
+        for space in inner.spaces() {
             flush(space)?;
             space.major_compact().map_err(engine("tables can't be rewritten"))?;
         }
@@ -333,7 +381,7 @@ impl Storage {
             turn.remove(space, Bytes::from_static(NO_ROW));
         }
         turn.commit()?;
-        for space in [&self.0.kv, &self.0.rev, &self.0.sys] {
+        for space in inner.spaces() {
             flush(space)?;
         }
         Ok(())
@@ -341,41 +389,77 @@ impl Storage {
 
     /// Drops the tables of `rev` all of whose rows lie in the range, as a whole; others stay as they are.
     pub(crate) fn drop_rev_tables(&self, below: &[u8]) -> Result<(), StorageError> {
-        let range = (Bound::Unbounded, Bound::Excluded(below));
-        self.0
-            .rev
-            .tree
-            .drop_range::<&[u8], _>(range)
-            .map_err(|error| engine("old tables can't be dropped")(fjall::Error::Storage(error)))
+        match &self.0 {
+            Engine::Fjall(inner) => inner
+                .rev
+                .tree
+                .drop_range::<&[u8], _>((Bound::Unbounded, Bound::Excluded(below)))
+                .map_err(|error| engine("old tables can't be dropped")(fjall::Error::Storage(error))),
+            #[cfg(any(test, feature = "sim"))]
+            Engine::Memory(memory) => memory.drop_rev_tables(below),
+        }
     }
 
     /// Bytes that the spaces take: of tables on disk, and of rows in memory that will be in tables. The journal holds
     /// those rows a second time and many that are gone; it has bounds of its own, and nobody can make it smaller.
     pub(crate) fn allocated_bytes(&self) -> u64 {
-        let tables: u64 = [&self.0.kv, &self.0.rev, &self.0.sys].into_iter().map(Keyspace::disk_space).sum();
-        tables + self.0.database.write_buffer_size()
+        match &self.0 {
+            Engine::Fjall(inner) => {
+                let tables: u64 = inner.spaces().into_iter().map(Keyspace::disk_space).sum();
+                tables + inner.database.write_buffer_size()
+            }
+            #[cfg(any(test, feature = "sim"))]
+            Engine::Memory(memory) => memory.allocated_bytes(),
+        }
     }
 
     /// The number of the commit under way, if there is one.
     pub(crate) fn commit_under_way(&self) -> Option<u64> {
-        let begun = self.0.begun.load(Ordering::Acquire);
-        (self.0.ended.load(Ordering::Acquire) != begun).then_some(begun)
+        match &self.0 {
+            Engine::Fjall(inner) => {
+                let begun = inner.begun.load(Ordering::Acquire);
+                (inner.ended.load(Ordering::Acquire) != begun).then_some(begun)
+            }
+            #[cfg(any(test, feature = "sim"))]
+            Engine::Memory(_) => None,
+        }
     }
 
     /// Frees rows that were written to tables, and says how many memtables that were. From a thread that has time.
     pub(crate) fn free_memtables(&self) -> usize {
-        self.0.memtables.free()
+        match &self.0 {
+            Engine::Fjall(inner) => inner.memtables.free(),
+            #[cfg(any(test, feature = "sim"))]
+            Engine::Memory(_) => 0,
+        }
+    }
+}
+
+impl Inner {
+    fn nudge(&self) -> Result<(), StorageError> {
+        for space in self.spaces() {
+            space.rotate_memtable().map_err(engine("rows in memory can't be flushed"))?;
+        }
+        Ok(())
     }
 
-    fn note_memtables(&self) {
-        self.0.memtables.note([&self.0.kv.tree, &self.0.rev.tree].into_iter());
+    fn commit(&self, rows: fjall::OwnedWriteBatch) -> Result<(), StorageError> {
+        self.begun.fetch_add(1, Ordering::AcqRel);
+        let result = rows.commit();
+        self.memtables.note([&self.kv.tree, &self.rev.tree].into_iter());
+        self.ended.fetch_add(1, Ordering::AcqRel);
+        result.map_err(engine("a batch can't be written"))
+    }
+
+    fn spaces(&self) -> [&Keyspace; 3] {
+        [&self.kv, &self.rev, &self.sys]
     }
 
     fn space(&self, space: Space) -> &Keyspace {
         match space {
-            Space::Kv => &self.0.kv,
-            Space::Rev => &self.0.rev,
-            Space::Sys => &self.0.sys,
+            Space::Kv => &self.kv,
+            Space::Rev => &self.rev,
+            Space::Sys => &self.sys,
         }
     }
 }
@@ -407,18 +491,31 @@ fn flush(space: &Keyspace) -> Result<(), StorageError> {
 }
 
 /// Rows to be written together or not at all.
-pub(crate) struct Batch {
-    storage: Storage,
-    rows: fjall::OwnedWriteBatch,
+pub(crate) struct Batch(Rows);
+
+enum Rows {
+    Fjall(Arc<Inner>, fjall::OwnedWriteBatch),
+    #[cfg(any(test, feature = "sim"))]
+    Memory(memory::Memory, memory::Batch),
 }
 
 impl Batch {
     pub(crate) fn put(&mut self, space: Space, key: impl Into<Bytes>, value: impl Into<Bytes>) {
-        self.rows.insert(self.storage.space(space), fjall::Slice::from(key.into()), fjall::Slice::from(value.into()));
+        match &mut self.0 {
+            Rows::Fjall(inner, rows) => {
+                rows.insert(inner.space(space), fjall::Slice::from(key.into()), fjall::Slice::from(value.into()));
+            }
+            #[cfg(any(test, feature = "sim"))]
+            Rows::Memory(_, rows) => rows.put(space, key.into(), Some(value.into())),
+        }
     }
 
     pub(crate) fn remove(&mut self, space: Space, key: impl Into<Bytes>) {
-        self.rows.remove(self.storage.space(space), fjall::Slice::from(key.into()));
+        match &mut self.0 {
+            Rows::Fjall(inner, rows) => rows.remove(inner.space(space), fjall::Slice::from(key.into())),
+            #[cfg(any(test, feature = "sim"))]
+            Rows::Memory(_, rows) => rows.put(space, key.into(), None),
+        }
     }
 
     /// Writes the rows. From a plain thread: the engine makes the writer wait when it can't keep up.
@@ -426,27 +523,43 @@ impl Batch {
     /// # Errors
     /// Fatal: whether the rows are in the store is not known.
     pub(crate) fn commit(self) -> Result<(), StorageError> {
-        self.storage.0.begun.fetch_add(1, Ordering::AcqRel);
-        let result = self.rows.commit();
-        self.storage.note_memtables();
-        self.storage.0.ended.fetch_add(1, Ordering::AcqRel);
-        result.map_err(engine("a batch can't be written"))
+        match self.0 {
+            Rows::Fjall(inner, rows) => inner.commit(rows),
+            #[cfg(any(test, feature = "sim"))]
+            Rows::Memory(memory, rows) => memory.commit(rows),
+        }
     }
 }
 
 /// All spaces as of one commit.
-pub(crate) struct View {
-    storage: Storage,
-    snapshot: Snapshot,
+pub(crate) struct View(Seen);
+
+enum Seen {
+    Fjall(Arc<Inner>, Snapshot),
+    #[cfg(any(test, feature = "sim"))]
+    Memory(memory::View),
 }
 
 /// One row: key and value.
 pub(crate) type Row = (Bytes, Bytes);
 
+/// The rows of a scan, by either engine.
+enum Scan<I> {
+    Fjall(I),
+    #[cfg(any(test, feature = "sim"))]
+    Memory(memory::Scan),
+}
+
 impl View {
     pub(crate) fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
-        let row = self.snapshot.get(self.storage.space(space), key).map_err(engine("a row can't be read"))?;
-        Ok(row.map(Bytes::from))
+        match &self.0 {
+            Seen::Fjall(inner, snapshot) => {
+                let row = snapshot.get(inner.space(space), key).map_err(engine("a row can't be read"))?;
+                Ok(row.map(Bytes::from))
+            }
+            #[cfg(any(test, feature = "sim"))]
+            Seen::Memory(view) => Ok(view.get(space, key)),
+        }
     }
 
     /// The rows between the bounds, in key order.
@@ -455,10 +568,38 @@ impl View {
         space: Space,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
     ) -> impl DoubleEndedIterator<Item = Result<Row, StorageError>> + use<> {
-        self.snapshot.range::<&[u8], _>(self.storage.space(space), bounds).map(|guard| {
-            let (key, value) = guard.into_inner().map_err(engine("rows can't be read"))?;
-            Ok((Bytes::from(key), Bytes::from(value)))
-        })
+        match &self.0 {
+            Seen::Fjall(inner, snapshot) => {
+                Scan::Fjall(snapshot.range::<&[u8], _>(inner.space(space), bounds).map(|guard| {
+                    let (key, value) = guard.into_inner().map_err(engine("rows can't be read"))?;
+                    Ok((Bytes::from(key), Bytes::from(value)))
+                }))
+            }
+            #[cfg(any(test, feature = "sim"))]
+            Seen::Memory(view) => Scan::Memory(view.scan(space, bounds)),
+        }
+    }
+}
+
+impl<I: Iterator<Item = Result<Row, StorageError>>> Iterator for Scan<I> {
+    type Item = Result<Row, StorageError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Scan::Fjall(rows) => rows.next(),
+            #[cfg(any(test, feature = "sim"))]
+            Scan::Memory(rows) => rows.next().map(Ok),
+        }
+    }
+}
+
+impl<I: DoubleEndedIterator<Item = Result<Row, StorageError>>> DoubleEndedIterator for Scan<I> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        match self {
+            Scan::Fjall(rows) => rows.next_back(),
+            #[cfg(any(test, feature = "sim"))]
+            Scan::Memory(rows) => rows.next_back().map(Ok),
+        }
     }
 }
 

@@ -106,40 +106,71 @@ pub(crate) fn start(
     options: Options,
     started: Instant,
 ) -> std::io::Result<(Hub, Feed, Running)> {
-    let queue =
-        Arc::new(Queue { events: Inbox::new(), waiting_bytes: AtomicUsize::new(0), next_stream: AtomicU64::new(0) });
+    let (hub, feed, queue) = ways_in(options);
     let thread = std::thread::Builder::new().name("watch".into()).spawn({
         let queue = Arc::clone(&queue);
-        move || run(&queue, Core::new(store, facts, options), started)
+        move || {
+            let mut turns = Turns { queue, core: Core::new(store, facts, options), more: false };
+            while turns.take(TICK, || now_ms(started)) {
+                show(turns.core.counts());
+            }
+        }
     })?;
-    let hub = Hub { queue: Arc::clone(&queue), resume_bytes: options.stream_bytes_max / 2 };
-    let feed = Feed { queue: Arc::clone(&queue), bytes_max: options.feed_bytes_max };
     Ok((hub, feed, Running { queue, thread }))
 }
 
-fn run(queue: &Queue, mut core: Core, started: Instant) {
-    let mut messages = Vec::new();
-    let mut more = false;
-    loop {
-        queue.events.take(&mut messages, if more { Duration::ZERO } else { TICK });
-        for message in messages.drain(..) {
+/// The watch thread's work without the thread, for the simulation.
+#[cfg(any(test, feature = "sim"))]
+pub(crate) fn in_turns(store: Store, facts: Arc<Facts>, options: Options) -> (Hub, Feed, Turns) {
+    let (hub, feed, queue) = ways_in(options);
+    (hub, feed, Turns { queue, core: Core::new(store, facts, options), more: false })
+}
+
+fn ways_in(options: Options) -> (Hub, Feed, Arc<Queue>) {
+    let queue =
+        Arc::new(Queue { events: Inbox::new(), waiting_bytes: AtomicUsize::new(0), next_stream: AtomicU64::new(0) });
+    let hub = Hub { queue: Arc::clone(&queue), resume_bytes: options.stream_bytes_max / 2 };
+    let feed = Feed { queue: Arc::clone(&queue), bytes_max: options.feed_bytes_max };
+    (hub, feed, queue)
+}
+
+/// What the watch thread does, turn by turn.
+pub(crate) struct Turns {
+    queue: Arc<Queue>,
+    core: Core,
+    /// Watchers could be brought forward at once.
+    more: bool,
+}
+
+impl Turns {
+    /// Takes in what has arrived, waiting for it if nothing is left to do. Returns false at a stop.
+    pub(crate) fn take(&mut self, wait: Duration, now_ms: impl FnOnce() -> u64) -> bool {
+        let mut messages = Vec::new();
+        self.queue.events.take(&mut messages, if self.more { Duration::ZERO } else { wait });
+        for message in messages {
             match message {
-                Message::Event(event) => core.handle(event),
+                Message::Event(event) => self.core.handle(event),
                 Message::Changes(committed, bytes) => {
-                    queue.waiting_bytes.fetch_sub(bytes, Ordering::AcqRel);
+                    self.queue.waiting_bytes.fetch_sub(bytes, Ordering::AcqRel);
                     let Committed { revision, compacted, changes } = committed;
                     metrics::get().watch.events.increment(changes.len() as u64);
-                    core.handle(Event::Published { revision, compacted, changes });
+                    self.core.handle(Event::Published { revision, compacted, changes });
                 }
                 Message::Stop => {
-                    core.close_all();
-                    return;
+                    self.core.close_all();
+                    return false;
                 }
             }
         }
-        core.handle(Event::Tick { now_ms: now_ms(started) });
-        more = core.catch_up();
-        show(core.counts());
+        self.core.handle(Event::Tick { now_ms: now_ms() });
+        self.more = self.core.catch_up();
+        true
+    }
+
+    /// Whether a turn would find something to do, whatever the time.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn is_due(&self) -> bool {
+        self.more || !self.queue.events.is_empty()
     }
 }
 

@@ -71,8 +71,7 @@ pub(crate) struct Parts {
 
 /// Starts the apply thread, which ends after [`Task::Stop`].
 pub(crate) fn start(parts: Parts) -> std::io::Result<(Queue, JoinHandle<()>)> {
-    let queue =
-        Queue { inbox: Arc::new(Inbox::new()), applying: Arc::new(Mutex::new(Applying { parts, reads: Vec::new() })) };
+    let queue = Queue::new(parts);
     let builder = std::thread::Builder::new().name("apply".into()).stack_size(TXN_STACK_BYTES);
     let thread = builder.spawn({
         let queue = queue.clone();
@@ -92,6 +91,12 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
+    /// A queue that somebody empties by [`Queue::take_turn`]: the thread, or the simulation in its place.
+    pub(crate) fn new(parts: Parts) -> Queue {
+        let applying = Applying { parts, reads: Vec::new() };
+        Queue { inbox: Arc::new(Inbox::new()), applying: Arc::new(Mutex::new(applying)) }
+    }
+
     pub(crate) fn push(&self, task: Task) {
         self.inbox.push(task);
     }
@@ -112,26 +117,37 @@ impl Queue {
         let mut tasks = Vec::new();
         loop {
             self.inbox.wait(IDLE_WAIT);
-            let mut applying = self.applying.lock();
-            self.inbox.take(&mut tasks, Duration::ZERO);
-            let mut entries = Vec::new();
-            let mut stop = false;
-            for task in tasks.drain(..) {
-                match task {
-                    Task::Apply(committed) => entries.extend(committed),
-                    Task::Read(reads) => applying.reads.extend(reads),
-                    Task::Install(index) => {
-                        applying.apply(std::mem::take(&mut entries));
-                        applying.install(index);
-                    }
-                    Task::Stop => stop = true,
-                }
-            }
-            applying.apply(entries);
-            if stop {
+            if self.take_turn(&mut tasks) {
                 return;
             }
         }
+    }
+
+    /// Carries out everything that waits. Returns whether it was told to stop. `tasks` is empty before and after.
+    pub(crate) fn take_turn(&self, tasks: &mut Vec<Task>) -> bool {
+        let mut applying = self.applying.lock();
+        self.inbox.take(tasks, Duration::ZERO);
+        let mut entries = Vec::new();
+        let mut stop = false;
+        for task in tasks.drain(..) {
+            match task {
+                Task::Apply(committed) => entries.extend(committed),
+                Task::Read(reads) => applying.reads.extend(reads),
+                Task::Install(index) => {
+                    applying.apply(std::mem::take(&mut entries));
+                    applying.install(index);
+                }
+                Task::Stop => stop = true,
+            }
+        }
+        applying.apply(entries);
+        stop
+    }
+
+    /// Whether nothing waits.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inbox.is_empty()
     }
 }
 

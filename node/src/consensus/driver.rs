@@ -340,6 +340,19 @@ impl Driver {
         self.node.store().conf_state().get_voters() == [self.options.member_id]
     }
 
+    /// Who votes and who learns by raft, sorted; `None` while raft has not heard of every change that is handed on.
+    #[cfg(any(test, feature = "sim"))]
+    pub(crate) fn in_force(&self) -> Option<(Vec<u64>, Vec<u64>)> {
+        let conf_state = self.node.store().conf_state();
+        let sorted = |ids: &[u64]| {
+            let mut ids = ids.to_vec();
+            ids.sort_unstable();
+            ids
+        };
+        let heard = self.reconfigurations.is_empty() && self.installing.is_none();
+        heard.then(|| (sorted(conf_state.get_voters()), sorted(conf_state.get_learners())))
+    }
+
     /// The newest commit index no append has carried, for a last write before a clean stop.
     pub(crate) fn unsaved_commit(&mut self) -> Option<HardState> {
         self.appends.commit_unsaved.take()

@@ -80,41 +80,12 @@ impl ClockThread {
     fn run(mut self) {
         while self.parts.stop.recv_timeout(LOOK_INTERVAL) == Err(RecvTimeoutError::Timeout) {
             let now_ms = now_ms(self.parts.started);
-            self.expire_leases(now_ms);
-            self.checkpoint_leases(now_ms);
+            expire_leases(&self.parts.consensus, &self.parts.leases, &self.parts.gate, now_ms);
+            checkpoint_leases(&self.parts.consensus, &self.parts.leases, now_ms);
             self.compact(now_ms);
             self.watch_disk();
             self.watch_commit(now_ms);
             self.parts.store.get().free_memtables();
-        }
-    }
-
-    fn expire_leases(&self, now_ms: u64) {
-        let status = self.parts.consensus.status();
-        if !status.is_leader {
-            return;
-        }
-        for id in self.parts.leases.expire(now_ms, status.term) {
-            metrics::get().lease.expired.increment(1);
-            let revoke = self.parts.gate.lease_revoke(LeaseRevokeRequest { id: id.0 });
-            // Refused under overload: the lease is given out again for revocation.
-            if let Err(refusal) = revoke.and_then(|command| self.parts.consensus.propose_in_term(command, status.term))
-            {
-                crate::warn!("an expired lease is not revoked yet", id = id.0, error = refusal.to_string());
-            }
-        }
-    }
-
-    /// Notes what is left of long leases, for the next leader.
-    fn checkpoint_leases(&self, now_ms: u64) {
-        let status = self.parts.consensus.status();
-        if !status.is_leader {
-            return;
-        }
-        let due = self.parts.leases.checkpoints_due(now_ms, status.term);
-        // Refused under overload or lost: the next one notes it.
-        if !due.is_empty() {
-            self.parts.consensus.propose_in_term(Gate::lease_checkpoints(due), status.term).ok();
         }
     }
 
@@ -178,6 +149,35 @@ impl Commit {
             return Progress::Stuck;
         }
         Progress::Good
+    }
+}
+
+/// Has the leader propose the revocation of leases that have run out.
+pub(crate) fn expire_leases(consensus: &Handle, leases: &Leases, gate: &Gate, now_ms: u64) {
+    let status = consensus.status();
+    if !status.is_leader {
+        return;
+    }
+    for id in leases.expire(now_ms, status.term) {
+        metrics::get().lease.expired.increment(1);
+        let revoke = gate.lease_revoke(LeaseRevokeRequest { id: id.0 });
+        // Refused under overload: the lease is given out again for revocation.
+        if let Err(refusal) = revoke.and_then(|command| consensus.propose_in_term(command, status.term)) {
+            crate::warn!("an expired lease is not revoked yet", id = id.0, error = refusal.to_string());
+        }
+    }
+}
+
+/// Notes what is left of long leases, for the next leader.
+pub(crate) fn checkpoint_leases(consensus: &Handle, leases: &Leases, now_ms: u64) {
+    let status = consensus.status();
+    if !status.is_leader {
+        return;
+    }
+    let due = leases.checkpoints_due(now_ms, status.term);
+    // Refused under overload or lost: the next one notes it.
+    if !due.is_empty() {
+        consensus.propose_in_term(Gate::lease_checkpoints(due), status.term).ok();
     }
 }
 

@@ -30,6 +30,7 @@ use crate::mvcc::revision::Revision;
 use crate::mvcc::{AppliedMark, Committed, Store, WriteTxn, Writer};
 use crate::policy::epoch::{self, Epoch};
 use crate::refusal::Refusal;
+use crate::sabotage::{Sabotage, is_on};
 use crate::storage::StorageError;
 
 pub(crate) use thread::Task;
@@ -191,7 +192,7 @@ impl Applier {
             | Command::MemberAttributes(_)
             | Command::Membership(_) => false,
         };
-        is_judged && epoch != self.epoch.get()
+        is_judged && epoch != self.epoch.get() && !is_on(Sabotage::PolicyEpochUnchecked)
     }
 
     /// What raised alarms forbid: NOSPACE whatever needs space, CORRUPT everything but clearing it.

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::refusal::Refusal;
+use crate::sabotage::{Sabotage, is_on};
 
 /// Leases given out for revocation in one look at the clock (etcd: half of defaultLeaseRevokeRate, twice a second).
 const EXPIRED_MAX: usize = 500;
@@ -319,7 +320,8 @@ impl Lessor {
             self.schedule.remove(&(expiry_ms, id));
         }
         let seconds = if lease.remaining_ttl_seconds > 0 { lease.remaining_ttl_seconds } else { lease.ttl_seconds };
-        let expiry_ms = now_ms.saturating_add(u64::try_from(seconds).unwrap_or(0).saturating_mul(1_000));
+        let second_ms = if is_on(Sabotage::EarlyLeaseExpiry) { 500 } else { 1_000 };
+        let expiry_ms = now_ms.saturating_add(u64::try_from(seconds).unwrap_or(0).saturating_mul(second_ms));
         lease.expiry_ms = Some(expiry_ms);
         self.schedule.insert((expiry_ms, id));
         self.schedule_checkpoint(id, now_ms);

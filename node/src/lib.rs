@@ -43,6 +43,7 @@ pub(crate) mod policy;
 
 pub(crate) mod maintenance;
 pub(crate) mod metrics;
+pub(crate) mod sabotage;
 pub mod trace;
 
 #[cfg(feature = "bench")]

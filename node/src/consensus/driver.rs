@@ -34,6 +34,7 @@ use crate::consensus::read_index::Reads;
 use crate::consensus::tail::Tail;
 use crate::log::{EntryKind, HardState, LogEntry, SnapshotMark};
 use crate::refusal::Refusal;
+use crate::sabotage::{Sabotage, is_on};
 
 /// Entries committed and not yet applied past which proposals are refused (etcd: maxGapBetweenApplyAndCommitIndex).
 const BACKLOG_ENTRIES_MAX: u64 = 5_000;
@@ -432,6 +433,9 @@ impl Driver {
             let place = Place { index, term };
             match offer {
                 Offer::Here(proposal, expires_ticks) => {
+                    if is_on(Sabotage::AckBeforeCommit) {
+                        self.effects.answers.push((proposal.waiter.clone(), Ok(Reply::Empty)));
+                    }
                     self.proposals.place(place, proposal.waiter, expires_ticks, &mut self.effects);
                 }
                 Offer::There { from, payload } => self.effects.judge(from, payload.number, Ok(place)),
@@ -736,6 +740,9 @@ impl Driver {
 
 /// Whether a message says something of the sender's log or vote, which a crash must not make a lie of.
 fn vouches(kind: MessageType) -> bool {
+    if kind == MessageType::MsgRequestVoteResponse && is_on(Sabotage::VoteWithoutFsync) {
+        return false;
+    }
     !matches!(kind, MessageType::MsgHeartbeatResponse | MessageType::MsgReadIndex)
 }
 

@@ -15,6 +15,7 @@ use crate::consensus::answers::Waiter;
 use crate::consensus::effects::{Effects, Forward};
 use crate::log::{EntryKind, LogEntry};
 use crate::refusal::Refusal;
+use crate::sabotage::{Sabotage, is_on};
 
 /// Proposals held while there is no leader, and on their way to another. Past it they are refused: as many as the inbox
 /// takes from clients in one round.
@@ -150,6 +151,10 @@ impl Proposals {
 
     /// What was held, now that another member leads.
     pub(super) fn send_held(&mut self, leader: u64, effects: &mut Effects) {
+        if is_on(Sabotage::DoubleApply) {
+            let entries = self.sent.values().map(|sent| sent.payload.clone()).collect();
+            effects.forwards.push(Forward { to: leader, entries });
+        }
         let held = std::mem::take(&mut self.held).into();
         self.send_to(leader, held, effects);
     }

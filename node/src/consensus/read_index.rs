@@ -12,6 +12,7 @@ use raft::ReadState;
 use crate::consensus::answers::Waiter;
 use crate::consensus::effects::Effects;
 use crate::refusal::Refusal;
+use crate::sabotage::{Sabotage, is_on};
 
 /// Reads that wait for a leader's word.
 #[derive(Default)]
@@ -38,7 +39,7 @@ impl Reads {
         if self.new.is_empty() || !(alone || self.asked.is_empty()) {
             return None;
         }
-        self.counter += 1;
+        self.counter += u64::from(!is_on(Sabotage::ReusedReadContext));
         let waiters = std::mem::take(&mut self.new);
         self.asked.insert(self.counter, Round { waiters, retry_ticks });
         Some(self.counter)

@@ -22,6 +22,7 @@ use crate::mvcc::hash;
 use crate::mvcc::revision::{ChangeId, Revision};
 use crate::mvcc::row::{self, RevRow, Version};
 use crate::mvcc::store::{KvHash, Store};
+use crate::sabotage::{Sabotage, is_on};
 use crate::storage::{Batch, Space, StorageError, View};
 
 /// Name of the `sys` row that says what has been carried out: the revision, and the bytes ever freed.
@@ -154,7 +155,8 @@ impl Pass<'_> {
             // It goes last: a pass that was cut short came past here.
             return Ok(());
         }
-        if let Some(created) = self.generation_start(key, &newest)? {
+        let keeps = is_on(Sabotage::LostTombstone);
+        if let Some(created) = self.generation_start(key, &newest)?.filter(|_| !keeps) {
             let oldest = row::kv_key(key, created);
             for found in self.view.scan(Space::Kv, (Bound::Excluded(&newest), Bound::Included(&oldest))).rev() {
                 let (row_key, _) = found?;

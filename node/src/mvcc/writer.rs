@@ -15,6 +15,7 @@ use crate::mvcc::query::{Change, Refusal};
 use crate::mvcc::revision::Revision;
 use crate::mvcc::store::Store;
 use crate::mvcc::write_txn::WriteTxn;
+use crate::sabotage::{Sabotage, is_on};
 use crate::storage::{Batch, Space, StorageError};
 
 /// Names of rows in the `sys` space.
@@ -148,6 +149,11 @@ impl Writer {
             }
         }
         let state = State { applied, revision: self.revision, written_bytes: self.written_bytes };
+        if is_on(Sabotage::AppliedIndexOutsideBatch) {
+            let mut apart = inner.storage.batch();
+            apart.put(Space::Sys, Bytes::from_static(STATE_ROW), state.encode());
+            apart.commit()?;
+        }
         batch.put(Space::Sys, Bytes::from_static(STATE_ROW), state.encode());
         batch.commit()?;
         inner.written_bytes.store(self.written_bytes, Ordering::Release);

@@ -1,9 +1,24 @@
-//! The simulation at work.
+//! The simulation at work, and the proof that it sees what is wrong.
 
 use super::*;
+use crate::sabotage::{self, Sabotage};
 
 /// Seeds that every change of the node has to pass.
 const SEEDS: u64 = 500;
+
+/// Each fault, and the seeds within which it has to be found.
+const FAULTS: [(Sabotage, u64); 10] = [
+    (Sabotage::VoteWithoutFsync, 200),
+    (Sabotage::ReusedReadContext, 600),
+    (Sabotage::AppliedIndexOutsideBatch, 50),
+    (Sabotage::LostTombstone, 50),
+    (Sabotage::ProgressBeforeEvent, 20),
+    (Sabotage::EarlyLeaseExpiry, 20),
+    (Sabotage::DoubleApply, 20),
+    (Sabotage::AckBeforeCommit, 20),
+    (Sabotage::PolicyEpochUnchecked, 50),
+    (Sabotage::SplitConfChange, 20),
+];
 
 fn check(seed: u64) {
     let Outcome { violation, .. } = run(seed, false);
@@ -26,5 +41,17 @@ fn a_seed_replays_to_the_byte() {
         let (first, second) = (run(seed, true).trace, run(seed, true).trace);
         assert!(first.lines().count() > 500, "{} lines", first.lines().count());
         assert!(first == second, "seed {seed} runs in two ways");
+    }
+}
+
+#[test]
+fn each_fault_is_found() {
+    for (fault, seeds) in FAULTS {
+        sabotage::switch(Some(fault));
+        // Not the seed that is lucky today: a change of the node deals the cards anew.
+        let found = (0..seeds).find_map(|seed| run(seed, false).violation.map(|violation| (seed, violation)));
+        sabotage::switch(None);
+        println!("{fault:?}: {found:?}");
+        assert!(found.is_some(), "{fault:?} is not found in {seeds} seeds");
     }
 }

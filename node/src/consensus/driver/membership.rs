@@ -7,6 +7,7 @@ use crate::apply::Reply;
 use crate::cluster::Reconfiguration;
 use crate::consensus::answers::{Answer, Waiter};
 use crate::refusal::Refusal;
+use crate::sabotage::{Sabotage, is_on};
 
 impl Driver {
     /// Puts in force what an applied change of the members means for who votes.
@@ -17,6 +18,9 @@ impl Driver {
             return;
         }
         self.advance_applied(index - 1);
+        if is_on(Sabotage::SplitConfChange) && !self.leads() {
+            return;
+        }
         let (kind, id) = match reconfiguration {
             Reconfiguration::Voter(id) => (ConfChangeType::AddNode, id),
             Reconfiguration::Learner(id) => (ConfChangeType::AddLearnerNode, id),

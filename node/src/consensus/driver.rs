@@ -20,7 +20,7 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use raft::eraftpb::{Entry, Message, MessageType};
+use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use raft::{Config, RawNode, ReadOnlyOption, Ready, StateRole, Storage};
 use slog::{Discard, Logger, o};
 
@@ -622,8 +622,12 @@ impl Driver {
             let state = state.clone();
             self.node.mut_store().set_hard_state(state);
         }
-        self.commit(ready.take_committed_entries());
-        let (number, must_sync) = (ready.number(), ready.must_sync());
+        let committed = ready.take_committed_entries();
+        // Once a removal is in force the removed member may be gone for good: a start that has forgotten the commit would wait
+        // for its vote.
+        let changes_members = committed.iter().any(|entry| entry.get_entry_type() != EntryType::EntryNormal);
+        self.commit(committed);
+        let (number, must_sync) = (ready.number(), ready.must_sync() || changes_members);
         let messages = ready.take_messages().into_iter().map(|message| self.in_place(message)).collect();
         self.send(messages);
         // Those of a leader that was deposed in this round are among them.

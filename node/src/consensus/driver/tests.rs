@@ -1021,3 +1021,20 @@ fn a_question_for_the_leader_is_not_passed_on_in_the_name_of_another() {
     });
     assert!(bench.messages.is_empty(), "{:?}", bench.messages);
 }
+
+#[test]
+fn the_commit_of_a_change_of_the_members_is_written() {
+    let mut bench = grown();
+    bench.propose_change(&Change::Remove(MemberId(3)));
+    bench.write();
+    let before = bench.unwritten.len();
+    bench.acknowledge(bench.driver.node.raft.raft_log.last_index());
+    assert_eq!(bench.committed.len(), 1);
+    assert_eq!(bench.unwritten.len(), before + 1, "the commit index alone, but for this, is not worth a write");
+    bench.write();
+    bench.apply_change(Reconfiguration::Gone(MemberId(3)));
+    bench.propose();
+    bench.write();
+    bench.acknowledge(bench.driver.node.raft.raft_log.last_index());
+    assert!(bench.unwritten.is_empty());
+}

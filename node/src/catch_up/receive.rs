@@ -54,6 +54,8 @@ struct Inner {
 #[derive(Default)]
 struct State {
     receiving: bool,
+    /// The entry as of which rows were last taken.
+    taken: u64,
     /// Oldest first.
     arrivals: VecDeque<Arrival>,
 }
@@ -71,9 +73,17 @@ impl Receiver {
 
     /// Takes what arrived as of this entry.
     pub(crate) fn take(&self, index: u64) -> Option<Arrival> {
-        let arrivals = &mut self.0.state.lock().arrivals;
-        let place = arrivals.iter().position(|arrival| arrival.mark.index == index)?;
-        arrivals.remove(place)
+        let mut state = self.0.state.lock();
+        let place = state.arrivals.iter().position(|arrival| arrival.mark.index == index)?;
+        state.taken = index;
+        state.arrivals.remove(place)
+    }
+
+    /// Whether rows as of this entry would tell nothing new, or are here: the store they would be made into may be in use.
+    fn is_here(&self, index: u64) -> bool {
+        let state = self.0.state.lock();
+        index <= state.taken.max(self.0.shared.applied())
+            || state.arrivals.iter().any(|arrival| arrival.mark.index == index)
     }
 
     /// Takes in what another member sends, on the thread of its connection.
@@ -109,10 +119,10 @@ impl Receiver {
             _ => return Err(io::Error::other("rows without a head")),
         };
         let mark = head.mark;
-        if mark.index <= self.0.shared.applied() {
-            return Err(io::Error::other(format!("the store here holds entry {} already", mark.index)));
+        if self.is_here(mark.index) {
+            return Err(io::Error::other(format!("the rows as of entry {} are here already", mark.index)));
         }
-        while let Some(unwanted) = self.unwanted(mark.index) {
+        while let Some(unwanted) = self.unwanted() {
             self.remove(unwanted);
         }
         let name = format!("store-{:x}", mark.index);
@@ -145,12 +155,11 @@ impl Receiver {
 
     /// One of those that came before this one and that raft has no use for, as far as can be told here: the last of them it may
     /// have taken just now, and the apply thread then looks for it.
-    fn unwanted(&self, index: u64) -> Option<Arrival> {
+    fn unwanted(&self) -> Option<Arrival> {
         let applied = self.0.shared.applied();
         let arrivals = &mut self.0.state.lock().arrivals;
-        let is_surplus = |place: usize, arrival: &Arrival| {
-            arrival.mark.index <= applied || arrival.mark.index == index || place + ARRIVALS_KEPT < arrivals.len()
-        };
+        let is_surplus =
+            |place: usize, arrival: &Arrival| arrival.mark.index <= applied || place + ARRIVALS_KEPT < arrivals.len();
         let place = arrivals.iter().enumerate().position(|(place, arrival)| is_surplus(place, arrival))?;
         arrivals.remove(place)
     }
@@ -218,5 +227,59 @@ impl Rows<'_> {
                 _ => return Err(failed(io::Error::other("a frame that has no place among rows"))),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::ClusterId;
+    use crate::mvcc::filter::Floor;
+    use crate::storage::Storage;
+
+    fn arrival(dir: &std::path::Path, index: u64) -> Arrival {
+        let name = format!("store-{index:x}");
+        let floor = Floor::new();
+        let storage = Storage::open(&dir.join(&name), floor.filters()).unwrap();
+        let options = MvccOptions::new(dir.join(index_dump(&name)), 10);
+        let (store, writer, applied) = mvcc::open(storage, floor, options).unwrap();
+        let mark = SnapshotMark { index, term: 1, voters: vec![1], learners: Vec::new() };
+        Arrival { mark, name, store, writer, applied }
+    }
+
+    #[test]
+    fn rows_that_are_here_or_were_taken_are_not_received_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let identity = Identity { cluster_id: ClusterId(1), member_id: MemberId(1) };
+        let (shared, inbox) = (Arc::new(Shared::new(5, 0)), Arc::new(Inbox::new()));
+        let receiver = Receiver::new(dir.path().to_owned(), identity, 10, shared, inbox);
+        assert!(receiver.is_here(5) && !receiver.is_here(6));
+        receiver.0.state.lock().arrivals.push_back(arrival(dir.path(), 10));
+        assert!(receiver.is_here(10) && !receiver.is_here(9));
+        let taken = receiver.take(10).unwrap();
+        // Not applied yet by what everybody is told, and its directory is in use.
+        assert!(receiver.is_here(10) && receiver.is_here(9) && !receiver.is_here(11));
+        assert!(receiver.take(10).is_none());
+        drop(taken);
+    }
+
+    #[test]
+    fn the_last_that_arrived_is_kept_while_others_come() {
+        let dir = tempfile::tempdir().unwrap();
+        let identity = Identity { cluster_id: ClusterId(1), member_id: MemberId(1) };
+        let shared = Arc::new(Shared::new(5, 0));
+        let receiver = Receiver::new(dir.path().to_owned(), identity, 10, Arc::clone(&shared), Arc::new(Inbox::new()));
+        for index in 10..20 {
+            receiver.0.state.lock().arrivals.push_back(arrival(dir.path(), index));
+        }
+        while let Some(unwanted) = receiver.unwanted() {
+            receiver.remove(unwanted);
+        }
+        let kept: Vec<u64> = receiver.0.state.lock().arrivals.iter().map(|arrival| arrival.mark.index).collect();
+        assert_eq!(kept.len(), ARRIVALS_KEPT);
+        assert_eq!(kept.last(), Some(&19));
+        assert!(!dir.path().join("store-a").exists() && dir.path().join("store-13").exists());
+        shared.set_applied(30);
+        assert_eq!(receiver.unwanted().unwrap().mark.index, kept[0]);
     }
 }

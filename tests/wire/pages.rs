@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use kuorum_tests::clock::Deadline;
 use kuorum_tests::member::Member;
 use kuorum_tests::subject::Subject;
 
@@ -11,6 +12,8 @@ use crate::block_on;
 
 /// Ids have more digits than this; versions, codes and lengths have fewer.
 const ID_DIGITS_MIN: usize = 12;
+/// etcd that has not decided on its versions by then never will, and the comparison says so.
+const SETTLED_WITHIN: Duration = Duration::from_secs(30);
 
 /// What both sides must agree on: the status line, the headers that say something, the body.
 fn page(member: &Member, port: u16, request: &str) -> String {
@@ -76,6 +79,12 @@ fn pages_are_those_of_etcd() {
     block_on(async {
         let kuorum = Member::started(&Subject::kuorum(), &[]).await;
         let etcd = Member::started(&Subject::etcd(), &[]).await;
+        // It raises the version of its storage a moment after it has started.
+        let deadline = Deadline::after(SETTLED_WITHIN);
+        while !page(&etcd, etcd.client_port, "GET /version").contains(r#""storage":"3.7.0""#) && !deadline.has_passed()
+        {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         for method in ["GET", "POST"] {
             for path in client {
                 let request = format!("{method} {path}");

@@ -39,7 +39,7 @@ pub(crate) fn finish(query: &RangeQuery, mut kvs: Vec<KeyValue>, count: usize, r
     if query.has_bounds() {
         kvs.retain(|kv| within_bounds(query, kv));
     }
-    sort(query, &mut kvs);
+    sort(query.target, query.order, &mut kvs);
     let mut more = false;
     if let Ok(limit) = usize::try_from(query.limit)
         && limit > 0
@@ -64,16 +64,16 @@ fn within_bounds(query: &RangeQuery, kv: &KeyValue) -> bool {
 }
 
 /// Ties keep key order, which etcd leaves open.
-fn sort(query: &RangeQuery, kvs: &mut [KeyValue]) {
-    let compare: fn(&KeyValue, &KeyValue) -> Ordering = match query.target {
-        SortTarget::Key if query.order != SortOrder::Descend => return,
+pub(crate) fn sort(target: SortTarget, order: SortOrder, kvs: &mut [KeyValue]) {
+    let compare: fn(&KeyValue, &KeyValue) -> Ordering = match target {
+        SortTarget::Key if order != SortOrder::Descend => return,
         SortTarget::Key => |a, b| a.key.cmp(&b.key),
         SortTarget::Version => |a, b| a.version.cmp(&b.version),
         SortTarget::Create => |a, b| a.create_revision.cmp(&b.create_revision),
         SortTarget::Mod => |a, b| a.mod_revision.cmp(&b.mod_revision),
         SortTarget::Value => |a, b| a.value.cmp(&b.value),
     };
-    match query.order {
+    match order {
         SortOrder::None | SortOrder::Ascend => kvs.sort_by(compare),
         SortOrder::Descend => kvs.sort_by(|a, b| compare(b, a)),
     }

@@ -15,6 +15,7 @@ use prost::Message as _;
 use super::{Node, kv};
 use crate::metrics;
 use crate::mvcc::query::{RangeAnswer, RangeQuery, SortOrder, SortTarget};
+use crate::mvcc::range;
 use crate::refusal::Refusal;
 
 /// From etcd (initialStreamChunkLimit).
@@ -25,6 +26,8 @@ pub(crate) struct RangeStream {
     node: Arc<Node>,
     /// What is left to read; `limit` is that of the next chunk.
     query: RangeQuery,
+    /// What each chunk is sorted by, once it is known which keys are in it.
+    target: SortTarget,
     /// Keys that the client still wants.
     wanted: i64,
     sent: i64,
@@ -40,12 +43,13 @@ impl RangeStream {
         let mut query = node.gate.range(request)?;
         check(&query)?;
         query.order = SortOrder::None;
+        let target = std::mem::replace(&mut query.target, SortTarget::Key);
         if !serializable {
             node.consensus.read_barrier().await?;
         }
         let wanted = if query.limit > 0 { query.limit } else { i64::MAX };
         query.limit = wanted.min(FIRST_CHUNK_KEYS);
-        Ok(RangeStream { node, query, wanted, sent: 0, header_revision: 0, ended: false })
+        Ok(RangeStream { node, query, target, wanted, sent: 0, header_revision: 0, ended: false })
     }
 
     /// The next chunk; `None` after the last.
@@ -53,7 +57,7 @@ impl RangeStream {
         if self.ended {
             return Ok(None);
         }
-        let answer = self.read(self.query.clone()).await?;
+        let mut answer = self.read(self.query.clone()).await?;
         if self.header_revision == 0 {
             self.header_revision = answer.revision.0;
             if self.query.revision <= 0 {
@@ -67,9 +71,9 @@ impl RangeStream {
         self.sent += keys;
         self.wanted -= keys;
         if answer.more {
-            let last = answer.kvs.iter().map(|kv| &kv.key).max();
-            self.query.key = after(last.ok_or_else(no_progress)?);
+            self.query.key = after(&answer.kvs.last().ok_or_else(no_progress)?.key);
         }
+        range::sort(self.target, SortOrder::None, &mut answer.kvs);
         if !answer.more || self.wanted == 0 {
             let remaining = if answer.more { self.count_remaining().await? } else { 0 };
             return Ok(Some(self.last(answer.kvs, answer.more, self.sent + remaining)));

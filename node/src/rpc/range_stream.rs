@@ -28,6 +28,8 @@ pub(crate) struct RangeStream {
     query: RangeQuery,
     /// What each chunk is sorted by, once it is known which keys are in it.
     target: SortTarget,
+    /// The client wants no values though they are read.
+    strips_values: bool,
     /// Keys that the client still wants.
     wanted: i64,
     sent: i64,
@@ -44,12 +46,15 @@ impl RangeStream {
         check(&query)?;
         query.order = SortOrder::None;
         let target = std::mem::replace(&mut query.target, SortTarget::Key);
+        // To be sorted by their values, keys must come with them.
+        let strips_values = query.keys_only && target == SortTarget::Value;
+        query.keys_only &= !strips_values;
         if !serializable {
             node.consensus.read_barrier().await?;
         }
         let wanted = if query.limit > 0 { query.limit } else { i64::MAX };
         query.limit = wanted.min(FIRST_CHUNK_KEYS);
-        Ok(RangeStream { node, query, target, wanted, sent: 0, header_revision: 0, ended: false })
+        Ok(RangeStream { node, query, target, strips_values, wanted, sent: 0, header_revision: 0, ended: false })
     }
 
     /// The next chunk; `None` after the last.
@@ -74,6 +79,9 @@ impl RangeStream {
             self.query.key = after(&answer.kvs.last().ok_or_else(no_progress)?.key);
         }
         range::sort(self.target, SortOrder::None, &mut answer.kvs);
+        if self.strips_values {
+            answer.kvs.iter_mut().for_each(|kv| kv.value.clear());
+        }
         if !answer.more || self.wanted == 0 {
             let remaining = if answer.more { self.count_remaining().await? } else { 0 };
             return Ok(Some(self.last(answer.kvs, answer.more, self.sent + remaining)));

@@ -16,7 +16,7 @@ use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use sha1::{Digest, Sha1};
 
-pub(crate) use change::{Change, Reconfiguration};
+pub(crate) use change::{Change, FOUNDING_TERM, Reconfiguration, founding_entries};
 
 use crate::log::SnapshotMark;
 use crate::refusal::Refusal;

@@ -427,14 +427,7 @@ fn driver(
     recovered: crate::log::Recovered,
     applied: u64,
 ) -> anyhow::Result<Driver> {
-    let mut hard_state = recovered.hard_state;
-    // What is applied was committed; the log may not have heard of it when the process died.
-    hard_state.commit = hard_state.commit.max(applied);
-    let before = (recovered.snapshot.index, recovered.snapshot.term);
-    let (learners, voters): (Vec<_>, Vec<_>) = members.list().into_iter().partition(|member| member.is_learner);
-    let ids = |members: Vec<cluster::Member>| members.into_iter().map(|member| member.id.0).collect::<Vec<_>>();
-    let mut tail = Tail::new(before, &hard_state, &ids(voters), &ids(learners));
-    tail.extend(recovered.entries);
+    let tail = Tail::recovered(recovered, members, applied);
     let options = driver::Options {
         member_id: identity.member_id.0,
         tick_ms: u64::try_from(config.raft.heartbeat_interval.as_millis())?,

@@ -11,6 +11,7 @@ use prost::Message as _;
 use serde::{Deserialize, Serialize};
 
 use super::{Member, MemberId, Roster};
+use crate::log::{EntryKind, LogEntry};
 use crate::refusal::Refusal;
 
 /// What is to be changed.
@@ -124,6 +125,19 @@ impl Change {
         let learners_max = context.learners_max.unwrap_or(usize::MAX);
         Ok(Change::Add { id, peer_urls, is_learner, learners_max })
     }
+}
+
+/// The term of the entries that found a cluster, as in etcd.
+pub(crate) const FOUNDING_TERM: u64 = 1;
+
+/// The entries that a new cluster's log begins with: the members, added one by one.
+pub(crate) fn founding_entries(members: &[Member]) -> Vec<LogEntry> {
+    let entry = |(index, member): (u64, &Member)| {
+        let (id, peer_urls) = (member.id, member.peer_urls.clone());
+        let change = Change::Add { id, peer_urls, is_learner: false, learners_max: 0 };
+        LogEntry { term: FOUNDING_TERM, index, kind: EntryKind::ConfChange, data: change.encode(0) }
+    };
+    (1..).zip(members).map(entry).collect()
 }
 
 impl Roster {

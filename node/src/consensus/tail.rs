@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 use raft::eraftpb::{ConfState, Entry, EntryType, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
-use crate::log::{self, EntryKind, LogEntry, SnapshotMark};
+use crate::cluster::Members;
+use crate::log::{self, EntryKind, LogEntry, Recovered, SnapshotMark};
 
 pub(crate) struct Tail {
     entries: VecDeque<Entry>,
@@ -37,6 +38,18 @@ impl Tail {
             prepared: Cell::default(),
             wanted: Cell::default(),
         }
+    }
+
+    /// The tail of a log as recovered, with the members that the store holds as of the entry `applied`.
+    pub(crate) fn recovered(recovered: Recovered, members: &Members, applied: u64) -> Tail {
+        let mut hard_state = recovered.hard_state;
+        // What is applied was committed; the log may not have heard of it when the process died.
+        hard_state.commit = hard_state.commit.max(applied);
+        let before = (recovered.snapshot.index, recovered.snapshot.term);
+        let SnapshotMark { voters, learners, .. } = members.mark(applied, 0);
+        let mut tail = Tail::new(before, &hard_state, &voters, &learners);
+        tail.extend(recovered.entries);
+        tail
     }
 
     /// Takes in the entries recovered from the log.

@@ -22,18 +22,15 @@ use anyhow::{Context as _, bail};
 use super::current::{self, Current};
 use super::join;
 use crate::catch_up;
-use crate::cluster::{self, Change, ClusterId, Identity, Member, MemberId, Members};
+use crate::cluster::{self, ClusterId, FOUNDING_TERM, Identity, Member, MemberId, Members, founding_entries};
 use crate::config::{Config, Url};
-use crate::log::{Disk, EntryKind, FileDisk, HardState, Log, LogEntry, LogOptions, Metadata, Recovered};
+use crate::log::{Disk, EntryKind, FileDisk, HardState, Log, LogOptions, Metadata, Recovered};
 use crate::mvcc::filter::Floor;
 use crate::mvcc::{self, AppliedMark, MvccOptions, Store, Writer};
 use crate::storage::{self, Storage};
 
 /// What stands in `<data-dir>/member`, beside etcd's own names, which are refused.
 const MEMBER_ENTRIES: [&str; 4] = ["lock", "wal", "store.new", "index.tmp"];
-
-/// The term of the entries that found a cluster, as in etcd.
-const FOUNDING_TERM: u64 = 1;
 
 /// An opened data directory.
 pub(super) struct DataDir {
@@ -153,16 +150,6 @@ fn members_from_flags(config: &Config) -> Vec<Member> {
     let mut members: Vec<Member> = config.cluster.initial.values().map(member).collect();
     members.sort_by_key(|member| member.id);
     members
-}
-
-/// The entries that a new cluster's log begins with: the members, added one by one.
-fn founding_entries(members: &[Member]) -> Vec<LogEntry> {
-    let entry = |(index, member): (u64, &Member)| {
-        let (id, peer_urls) = (member.id, member.peer_urls.clone());
-        let change = Change::Add { id, peer_urls, is_learner: false, learners_max: 0 };
-        LogEntry { term: FOUNDING_TERM, index, kind: EntryKind::ConfChange, data: change.encode(0) }
-    };
-    (1..).zip(members).map(entry).collect()
 }
 
 /// The members that a store without rows begins with, and the entry up to which it then stands: what the log begins with

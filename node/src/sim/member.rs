@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use crate::alarm::Alarms;
 use crate::apply;
-use crate::cluster::{self, Change, ClusterId, Identity, Member as Listed, MemberId, Members};
+use crate::cluster::{self, ClusterId, FOUNDING_TERM, Identity, Member as Listed, MemberId, Members, founding_entries};
 use crate::consensus::driver::{Driver, Options};
 use crate::consensus::promise::Promise;
 use crate::consensus::tail::Tail;
 use crate::lease::{self, Leases};
-use crate::log::{EntryKind, HardState, Log, LogEntry, LogError, LogOptions, MemDisk, Metadata, Recovered};
+use crate::log::{HardState, Log, LogError, LogOptions, MemDisk, Metadata, Recovered};
 use crate::mvcc::{AppliedMark, Store};
 use crate::policy::epoch::Epoch;
 use crate::sim::plan::{ELECTION_TICKS, Plan, TICK_MS};
@@ -23,8 +23,6 @@ use crate::sim::rows::{self, Directory};
 use crate::storage::StorageError;
 
 pub(super) const CLUSTER: ClusterId = ClusterId(0x5151);
-/// The term of the entries that found a cluster, as in etcd.
-const FOUNDING_TERM: u64 = 1;
 
 pub(super) struct Member {
     pub(super) id: u64,
@@ -68,15 +66,15 @@ impl Member {
         let metadata = Metadata { node_id: id, cluster_id: CLUSTER.0, data_dir: id };
         let log = Log::create(Arc::new(disk.clone()), metadata, log_options(plan));
         let mut log = log.expect("a new disk takes a log");
-        let entries = founding_entries(founders);
+        let listed: Vec<Listed> = founders.iter().map(|id| listed(*id)).collect();
+        let entries = founding_entries(&listed);
         let applied = AppliedMark { index: entries.len() as u64, term: u64::from(!entries.is_empty()) };
         if !entries.is_empty() {
             let hard_state = HardState { term: FOUNDING_TERM, vote: 0, commit: applied.index };
             log.append(&entries, Some(&hard_state), true).expect("a new disk takes a write");
         }
         let (store, mut writer, _) = rows::open(&directory).expect("a new store is whole");
-        let listed = |id: &u64| Listed::unstarted(MemberId(*id), peer_urls(*id), false);
-        for (name, row) in Members::new(founders.iter().map(listed).collect()).to_rows() {
+        for (name, row) in Members::new(listed).to_rows() {
             writer.sys_put(name, row);
         }
         writer.sys_put(cluster::IDENTITY_ROW, identity(id));
@@ -109,7 +107,7 @@ impl Member {
             self.is_gone = true;
             return Ok(());
         }
-        let tail = tail(recovered, &members, applied.index);
+        let tail = Tail::recovered(recovered, &members, applied.index);
         let driver = Driver::new(tail, driver_options(self.id, plan, applied.index, random))?;
         let directory = self.directory.clone();
         let core = Core { id: self.id, log, store, directory, leases, alarms, epoch, members, applied };
@@ -167,17 +165,13 @@ impl Member {
     }
 }
 
-pub(super) fn peer_urls(id: u64) -> Vec<String> {
-    vec![format!("http://m{id}:2380")]
+/// A member as the others know it at the founding.
+pub(super) fn listed(id: u64) -> Listed {
+    Listed::unstarted(MemberId(id), peer_urls(id), false)
 }
 
-/// The entries that a new cluster's log begins with, as `server/data_dir` makes them.
-pub(super) fn founding_entries(founders: &[u64]) -> Vec<LogEntry> {
-    let entry = |(index, id): (u64, &u64)| {
-        let add = Change::Add { id: MemberId(*id), peer_urls: peer_urls(*id), is_learner: false, learners_max: 0 };
-        LogEntry { term: FOUNDING_TERM, index, kind: EntryKind::ConfChange, data: add.encode(0) }
-    };
-    (1..).zip(founders).map(entry).collect()
+pub(super) fn peer_urls(id: u64) -> Vec<String> {
+    vec![format!("http://m{id}:2380")]
 }
 
 /// None of it, all of it, or a part.
@@ -213,18 +207,6 @@ fn read_back(store: &Store, plan: &Plan) -> Result<(Members, Leases, Alarms, Epo
     let (alarms, epoch) = (Alarms::default(), Epoch::default());
     apply::recover(store, &leases, &alarms, &epoch).map_err(|error| error.to_string())?;
     Ok((members, leases, alarms, epoch))
-}
-
-fn tail(recovered: Recovered, members: &Members, applied: u64) -> Tail {
-    let mut hard_state = recovered.hard_state;
-    // What is applied was committed; the log may not have heard of it when the process died.
-    hard_state.commit = hard_state.commit.max(applied);
-    let (learners, voters): (Vec<_>, Vec<_>) = members.list().into_iter().partition(|member| member.is_learner);
-    let ids = |members: Vec<Listed>| members.into_iter().map(|member| member.id.0).collect::<Vec<_>>();
-    let before = (recovered.snapshot.index, recovered.snapshot.term);
-    let mut tail = Tail::new(before, &hard_state, &ids(voters), &ids(learners));
-    tail.extend(recovered.entries);
-    tail
 }
 
 fn driver_options(member_id: u64, plan: &Plan, applied: u64, random: &mut Random) -> Options {

@@ -7,14 +7,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::cluster::{self, Change};
+use crate::cluster::{self, Change, founding_entries};
 use crate::command::Command;
 use crate::consensus::effects::SendSnapshot;
 use crate::log::{EntryKind, LogEntry};
 use crate::sim::checker::{Applied, Checker, Violation};
 use crate::sim::client::{self, Client, Peer};
 use crate::sim::faults::Fault;
-use crate::sim::member::{End, Member, founding_entries};
+use crate::sim::member::{End, Member, listed};
 use crate::sim::network::Network;
 use crate::sim::operator::Operator;
 use crate::sim::plan::{CALM_MIN_MS, CALM_MS, ELECTION_TICKS, Plan, TICK_MS};
@@ -149,7 +149,8 @@ impl World {
     pub(super) fn run(&mut self) -> Result<(), Violation> {
         let plan = self.plan.clone();
         self.note(format_args!("{plan:?}"));
-        for entry in founding_entries(&self.ids()) {
+        let founders: Vec<_> = self.ids().into_iter().map(listed).collect();
+        for entry in founding_entries(&founders) {
             self.checker.committed(0, &entry, 0)?;
         }
         for id in self.ids() {

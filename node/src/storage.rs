@@ -38,10 +38,12 @@ const MEMTABLE_BYTES_MAX: u64 = 16 << 20;
 /// How often a flush is looked at that is waited for, and how many times.
 const FLUSH_POLL: Duration = Duration::from_millis(10);
 const FLUSH_POLLS_MAX: u32 = 6_000;
-/// Threads for flushes and compactions. Two, so that a flush need not wait for a compaction.
-const WORKER_THREADS: usize = 2;
-/// The name the engine gives these threads, and how nice they are: on two busy cores they made one put in a hundred wait
-/// (p99 at 100 clients 5.6 ms became 4.5). Much nicer ones would fall behind, and then the engine makes writers wait.
+/// Threads for flushes and compactions. One: of two, the engine keeps the first for flushes by having it pass each
+/// compaction on to itself, over and over, while the second compacts, which cost a put a tenth of its CPU and one put in
+/// a hundred a tenth of its wait. Flushes behind a compaction made no writer wait in a load of 4 million keys.
+const WORKER_THREADS: usize = 1;
+/// The name the engine gives it, and how nice it is: on two busy cores it made one put in a hundred wait
+/// (p99 at 100 clients 5.6 ms became 4.5). A much nicer one would fall behind, and then the engine makes writers wait.
 const WORKER_NAME: &str = "fjall:worker";
 const WORKER_NICENESS: i32 = 5;
 
@@ -464,7 +466,7 @@ impl Inner {
     }
 }
 
-/// Lowers the priority of the engine's threads. Without it, or where it is not allowed, all works but less evenly.
+/// Lowers the priority of the engine's thread. Without it, or where it is not allowed, all works but less evenly.
 fn yield_to_requests() {
     let Ok(threads) = fs::read_dir("/proc/self/task") else { return };
     for thread in threads.flatten() {

@@ -23,15 +23,15 @@ const ENDS: usize = 5;
 const PROBE_EVERY: Duration = Duration::from_millis(5);
 /// Puts on their way while nobody leads: those of a minute.
 const PROBES_MAX: usize = 12_000;
-/// Entries that a member misses while it sleeps and while it is woken: together below the 5,000 that both servers keep
-/// for a member that is behind, so that neither needs a snapshot.
-const MISSED_ENTRIES: u64 = 4_000;
-const ENTRIES_BESIDE: u64 = 900;
+/// Entries that a member misses in a short nap and while it is woken: together below the 5,000 that both servers keep for
+/// a member that is behind, so that neither needs a snapshot.
+const SHORT: NapLength = NapLength { missed: 4_000, beside: 900 };
 const CLIENTS_BESIDE: usize = 9;
 /// How often a woken member is asked how far it is.
 const POLL: Duration = Duration::from_millis(2);
-/// No election and no catching-up takes so long.
+/// No election takes so long, and no catching-up besides what its entries need at this pace.
 const HANGS_AFTER: Duration = Duration::from_secs(60);
+const ENTRIES_A_SECOND_MIN: u64 = 10_000;
 
 /// Runs all rows of clusters that are wanted.
 ///
@@ -40,7 +40,8 @@ const HANGS_AFTER: Duration = Duration::from_secs(60);
 pub(crate) fn run(plan: &Plan, report: &mut Report) -> Result<(), String> {
     loads(plan, report)?;
     ends(plan, report)?;
-    naps(plan, report)
+    naps(plan, SHORT, report)?;
+    naps(plan, NapLength { missed: plan.missed_entries, beside: plan.missed_entries / 10 }, report)
 }
 
 fn start(plan: &Plan) -> Result<Vec<Cluster>, String> {
@@ -193,11 +194,24 @@ enum Nap {
     Killed,
 }
 
+/// How many entries a member misses while it sleeps, and how many more while it is woken.
+#[derive(Clone, Copy)]
+struct NapLength {
+    missed: u64,
+    beside: u64,
+}
+
+impl NapLength {
+    fn hangs_after(self) -> Duration {
+        HANGS_AFTER + Duration::from_secs((self.missed + self.beside) / ENTRIES_A_SECOND_MIN)
+    }
+}
+
 /// A member sleeps while the others take puts, and catches up while they take a few more.
-fn naps(plan: &Plan, report: &mut Report) -> Result<(), String> {
-    let missed = thousands(MISSED_ENTRIES);
-    let asleep = "3 members: put, 99 clients, while a member sleeps";
-    let beside = "3 members: put, 9 clients, while a member catches up";
+fn naps(plan: &Plan, length: NapLength, report: &mut Report) -> Result<(), String> {
+    let missed = thousands(length.missed);
+    let asleep = &format!("3 members: put, 99 clients, while a member sleeps through {missed}");
+    let beside = &format!("3 members: put, 9 clients, while a member catches up on {missed}");
     let [stopped, killed] =
         ["SIGCONT", "kill -9 and a start"].map(|wake| format!("3 members: catch-up on {missed} entries after {wake}"));
     if ![asleep, beside, &stopped, &killed].into_iter().any(|row| plan.wants(row)) {
@@ -209,7 +223,7 @@ fn naps(plan: &Plan, report: &mut Report) -> Result<(), String> {
             for cluster in &mut clusters {
                 std::thread::sleep(SETTLE);
                 let seed = plan.seed + u64::try_from(turn).unwrap_or(0);
-                let slept = sleep(cluster, nap, seed).map_err(in_row(row, cluster))?;
+                let slept = sleep(cluster, nap, length, seed).map_err(in_row(row, cluster))?;
                 report.add(asleep, name(cluster), Measure::of(&slept.meanwhile));
                 report.add(beside, name(cluster), Measure::of(&slept.beside));
                 report.add(row, name(cluster), Measure::of_wait(slept.behind, slept.beside.resident_bytes));
@@ -228,7 +242,7 @@ struct Slept {
     behind: Duration,
 }
 
-fn sleep(cluster: &mut Cluster, nap: Nap, seed: u64) -> Result<Slept, String> {
+fn sleep(cluster: &mut Cluster, nap: Nap, length: NapLength, seed: u64) -> Result<Slept, String> {
     let sleeper = block_on(async { Ok(cluster.follower().await) })?;
     match nap {
         Nap::Stopped => cluster.members[sleeper].signal("STOP"),
@@ -237,17 +251,17 @@ fn sleep(cluster: &mut Cluster, nap: Nap, seed: u64) -> Result<Slept, String> {
     let awake = cluster.members.iter().enumerate().filter(|(number, _)| *number != sleeper);
     let awake = Target::of(awake.map(|(_, member)| member));
     let puts = |left| Puts { source: Source::new(KEYS, seed), left };
-    let meanwhile = load::run(&awake, 99, &mut puts(MISSED_ENTRIES), Length::Whole)?;
+    let meanwhile = load::run(&awake, 99, &mut puts(length.missed), Length::Whole)?;
     let goal = block_on(async { revision(&Client::new(&awake.endpoints[0])).await.ok_or("no revision".to_owned()) })?;
     let endpoint = cluster.members[sleeper].endpoint();
-    let woken = Deadline::after(HANGS_AFTER);
+    let woken = Deadline::after(length.hangs_after());
     match nap {
         Nap::Stopped => cluster.members[sleeper].signal("CONT"),
         Nap::Killed => cluster.members[sleeper].start(),
     }
     let (behind, beside) = std::thread::scope(|scope| {
         let catching_up = scope.spawn(|| block_on(caught_up(&endpoint, goal, woken)));
-        let beside = load::run(&awake, CLIENTS_BESIDE, &mut puts(ENTRIES_BESIDE), Length::Whole);
+        let beside = load::run(&awake, CLIENTS_BESIDE, &mut puts(length.beside), Length::Whole);
         (catching_up.join().expect("asking for a revision does not panic"), beside)
     });
     let slept = Slept { meanwhile, beside: beside?, behind: behind? };
@@ -262,7 +276,7 @@ async fn caught_up(endpoint: &str, goal: i64, woken: Deadline) -> Result<Duratio
             return Ok(woken.elapsed());
         }
         if woken.has_passed() {
-            return Err(format!("the member has not come to revision {goal} within {} s", HANGS_AFTER.as_secs()));
+            return Err(format!("the member has not come to revision {goal} within {} s", woken.elapsed().as_secs()));
         }
         tokio::time::sleep(POLL).await;
     }

@@ -29,8 +29,8 @@ use report::Report;
 use stages::Plan;
 
 const USAGE: &str =
-    "usage: bench [--quick] [--row PART_OF_A_NAME] [--seed NUMBER] [--seconds NUMBER] [--large-keys NUMBER] [--kuorum-alone]
-             [--profile]";
+    "usage: bench [--quick] [--row PART_OF_A_NAME] [--seed NUMBER] [--seconds NUMBER] [--large-keys NUMBER]
+             [--missed-entries NUMBER] [--kuorum-alone] [--profile]";
 
 fn main() -> ExitCode {
     match bench() {
@@ -63,6 +63,7 @@ fn plan(arguments: impl Iterator<Item = String>) -> Result<Plan, String> {
         read_keys: 100_000,
         large_keys: 1_000_000,
         old_revisions: 1_000_000,
+        missed_entries: 100_000,
         seed: 1,
         only: None,
         kuorum_alone: false,
@@ -75,12 +76,14 @@ fn plan(arguments: impl Iterator<Item = String>) -> Result<Plan, String> {
             "--quick" => {
                 (plan.warm_up, plan.measured) = (Duration::from_millis(200), Duration::from_millis(600));
                 (plan.read_keys, plan.large_keys, plan.old_revisions) = (20_000, 50_000, 50_000);
+                plan.missed_entries = 20_000;
             }
             "--kuorum-alone" => (plan.kuorum_alone, plan.alternations) = (true, 1),
             "--profile" => (plan.kuorum_alone, plan.profile, plan.alternations) = (true, true, 1),
             "--row" => plan.only = Some(value()?),
             "--seed" => plan.seed = number(&value()?)?,
             "--large-keys" => plan.large_keys = number(&value()?)?,
+            "--missed-entries" => plan.missed_entries = number(&value()?)?,
             "--seconds" => plan.measured = Duration::from_secs(number(&value()?)?),
             _ => return Err(format!("{argument} is unknown; {USAGE}")),
         }

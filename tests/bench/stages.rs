@@ -34,6 +34,8 @@ pub(crate) struct Plan {
     pub(crate) large_keys: u64,
     /// Revisions that the compaction removes.
     pub(crate) old_revisions: u64,
+    /// Entries that a member of three misses in its long nap: more than the 15,000 or so that servers keep.
+    pub(crate) missed_entries: u64,
     pub(crate) seed: u64,
     /// Only rows whose name contains this.
     pub(crate) only: Option<String>,

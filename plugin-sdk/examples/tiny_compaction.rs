@@ -20,7 +20,7 @@ impl Plugin for Keep {
 }
 
 impl Compaction for Keep {
-    fn plan(&mut self, input: &Input) -> Result<Plan, Failure> {
+    fn plan_compaction(&mut self, input: &Input) -> Result<Plan, Failure> {
         let to = input.ctx.revision - self.revisions;
         let compact_to = (to > input.ctx.compact_revision).then_some(to);
         Ok(Plan { compact_to, ..Plan::wait(60_000, format!("{} revisions are kept", self.revisions)) })

@@ -1,4 +1,12 @@
 //! Admission: may this write be proposed?
+//!
+//! Asked before a put, a transaction or a lease grant that the manifest matches; never about a delete on its own, so that
+//! no plugin can lock an operator out. A check is on the path of the write: it has milliseconds, and most take less than
+//! one thousandth of that.
+//!
+//! ```
+#![doc = include_str!("../examples/tiny_admission.rs")]
+//! ```
 
 pub use crate::bindings::admission::exports::kuorum::policy::admission::{
     Code, DeleteOp, Denial, LeaseGrantOp, Op, PutOp, Request, Space, Verdict,

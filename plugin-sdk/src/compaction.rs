@@ -1,4 +1,11 @@
 //! Compaction: how much history may go, and which member frees its space?
+//!
+//! The host asks from time to time. It never compacts past a running backup or above the applied revision, keeps a minimum
+//! of history, and defragments one member at a time and the leader last, whatever a plan says.
+//!
+//! ```
+#![doc = include_str!("../examples/tiny_compaction.rs")]
+//! ```
 
 pub use crate::bindings::compaction::exports::kuorum::policy::compaction::{Input, LastRun, Mark, MemberSpace, Plan};
 use crate::{
@@ -10,12 +17,12 @@ use crate::{
 /// A plugin that plans compactions.
 pub trait Compaction: Plugin {
     /// What to do now, and when to ask again. The host keeps its own bounds whatever the plan says.
-    fn plan(&mut self, input: &Input) -> Result<Plan, Failure>;
+    fn plan_compaction(&mut self, input: &Input) -> Result<Plan, Failure>;
 }
 
 impl<T: Exported + Compaction> Guest for Adapter<T> {
     fn plan_compaction(input: Input) -> Result<Plan, Failure> {
-        Self::ask(|plugin| plugin.plan(&input))
+        Self::ask(|plugin| plugin.plan_compaction(&input))
     }
 }
 

@@ -1,0 +1,34 @@
+//! Takes a full backup every so many hours, and keeps the newest ones.
+
+use kuorum_plugin_sdk::{
+    Failure, Plugin,
+    backup_schedule::{Action, BackupSchedule, Input, Plan},
+};
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Every {
+    hours: u64,
+    keep: usize,
+}
+
+impl Plugin for Every {
+    type Config = Self;
+
+    fn new(config: Self) -> Result<Self, Failure> {
+        Ok(config)
+    }
+}
+
+impl BackupSchedule for Every {
+    fn plan_backup(&mut self, input: &Input) -> Result<Plan, Failure> {
+        let mut existing: Vec<_> = input.existing.iter().collect();
+        existing.sort_by_key(|backup| std::cmp::Reverse(backup.taken_ms));
+        let due = existing.first().is_none_or(|last| last.taken_ms + self.hours * 3_600_000 <= input.ctx.now_ms);
+        let action = if due { Action::Full } else { Action::None };
+        let delete = existing.iter().skip(self.keep).map(|backup| backup.id.clone()).collect();
+        Ok(Plan { action, delete, ..Plan::wait(60_000, format!("one every {} hours", self.hours)) })
+    }
+}
+
+kuorum_plugin_sdk::export!(Every: backup_schedule);

@@ -1,0 +1,54 @@
+//! Keeps each backup as a file `<id>@<revision>` of the directory that is granted as "backups".
+
+use kuorum_plugin_sdk::{Failure, NoConfig, Plugin, backup_target::*, host::files};
+
+struct Folder;
+
+impl Plugin for Folder {
+    type Config = NoConfig;
+    fn new(_: NoConfig) -> Result<Self, Failure> {
+        Ok(Self)
+    }
+}
+
+impl BackupTarget for Folder {
+    type Upload = (Meta, u64, files::Writer);
+    type Download = String;
+
+    fn begin(&mut self, meta: Meta) -> Result<Self::Upload, Failure> {
+        let writer = files::create("backups", &format!("{}@{}", meta.id, meta.revision))?;
+        Ok((meta, 0, writer))
+    }
+    fn write(&mut self, (_, bytes, writer): &mut Self::Upload, _: u64, chunk: &[u8]) -> Result<(), Failure> {
+        *bytes += chunk.len() as u64;
+        Ok(writer.append(chunk)?)
+    }
+    fn finish(&mut self, (meta, bytes, writer): Self::Upload, sha256: &[u8]) -> Result<Stored, Failure> {
+        writer.commit()?;
+        let location = format!("backups/{}@{}", meta.id, meta.revision);
+        Ok(Stored { id: meta.id, bytes, sha256: sha256.to_vec(), location })
+    }
+    fn list_objects(&mut self) -> Result<Vec<Object>, Failure> {
+        let entries = files::list_entries("backups", "")?.into_iter();
+        Ok(entries.filter_map(|entry| object(&entry)).collect())
+    }
+    fn open(&mut self, id: &str) -> Result<String, Failure> {
+        let entry = files::list_entries("backups", &format!("{id}@"))?.pop();
+        Ok(entry.ok_or(files::FsError::NotFound)?.path)
+    }
+    fn read(&mut self, path: &mut String, offset: u64, max: u32) -> Result<Vec<u8>, Failure> {
+        Ok(files::read("backups", path, offset, max)?)
+    }
+    fn remove(&mut self, id: &str) -> Result<(), Failure> {
+        let entries = files::list_entries("backups", &format!("{id}@"))?;
+        entries.iter().try_for_each(|entry| Ok(files::remove("backups", &entry.path)?))
+    }
+}
+
+fn object(entry: &files::Entry) -> Option<Object> {
+    let (id, revision) = entry.path.rsplit_once('@')?;
+    let meta = Meta { id: id.into(), revision: revision.parse().ok()?, ..Meta::default() };
+    Some(Object { meta, bytes: entry.bytes, complete: true })
+}
+
+kuorum_plugin_sdk::export!(Folder: backup_target);

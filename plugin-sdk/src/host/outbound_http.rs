@@ -14,7 +14,7 @@ use crate::testing::outbound_http as raw;
 const RETRY_MS: u32 = 5_000;
 
 /// Sends a request and waits for its answer, whatever its status.
-pub fn send(request: &Request) -> Result<Response, HttpError> {
+pub fn send(request: Request) -> Result<Response, HttpError> {
     raw::send(request)
 }
 

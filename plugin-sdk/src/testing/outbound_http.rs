@@ -19,9 +19,9 @@ pub(super) fn reset() {
     SERVER.set(None);
 }
 
-pub(crate) fn send(request: &Request) -> Result<Response, HttpError> {
+pub(crate) fn send(request: Request) -> Result<Response, HttpError> {
     SERVER.with_borrow_mut(|server| match server {
-        Some(server) => server(request),
+        Some(server) => server(&request),
         None => Err(HttpError::Denied),
     })
 }

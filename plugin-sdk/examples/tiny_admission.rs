@@ -31,3 +31,24 @@ impl Admission for Lengths {
 }
 
 kuorum_plugin_sdk::export!(Lengths: admission);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kuorum_plugin_sdk::{admission::PutOp, testing};
+
+    #[test]
+    fn a_long_value_is_refused() {
+        let mut lengths: Lengths = testing::plugin(r#"{"value_bytes_max": 3}"#);
+        let put = |value: &str| Request { ops: vec![PutOp::new("/a", value).into()], ..Request::default() };
+        assert_eq!(lengths.check(&put("abc")), Ok(Verdict::Allow));
+        let refused = Verdict::deny(Code::InvalidArgument, "a value is longer than 3 bytes");
+        assert_eq!(lengths.check(&put("abcd")), Ok(refused));
+    }
+
+    #[test]
+    fn a_wrong_configuration_is_told_by_field() {
+        let errors = testing::config_errors::<Lengths>(r#"{"value_bytes_max": "3"}"#);
+        assert_eq!(errors, [r#"value_bytes_max: invalid type: string "3", expected u32 at line 1 column 23"#]);
+    }
+}

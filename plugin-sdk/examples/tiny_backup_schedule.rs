@@ -32,3 +32,25 @@ impl BackupSchedule for Every {
 }
 
 kuorum_plugin_sdk::export!(Every: backup_schedule);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kuorum_plugin_sdk::{Ctx, backup_schedule::Backup, testing};
+
+    fn backup(id: &str, taken_ms: u64) -> Backup {
+        Backup { id: id.into(), base: None, revision: 1, taken_ms, bytes: 1, verified: true }
+    }
+
+    #[test]
+    fn a_backup_is_due_by_its_age_and_the_oldest_go() {
+        let mut every: Every = testing::plugin(r#"{"hours": 1, "keep": 2}"#);
+        let mut plan = |now_ms| {
+            let existing = vec![backup("old", 0), backup("new", 2_000), backup("older", 1_000)];
+            let ctx = Ctx { now_ms, ..Ctx::default() };
+            every.plan_backup(&Input { ctx, existing, ..Input::default() }).map(|plan| (plan.action, plan.delete))
+        };
+        assert_eq!(plan(3_601_999), Ok((Action::None, vec!["old".into()])));
+        assert_eq!(plan(3_602_000), Ok((Action::Full, vec!["old".into()])));
+    }
+}

@@ -52,3 +52,27 @@ fn object(entry: &files::Entry) -> Option<Object> {
 }
 
 kuorum_plugin_sdk::export!(Folder: backup_target);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kuorum_plugin_sdk::testing;
+
+    #[test]
+    fn a_backup_comes_back_as_it_was() {
+        let mut folder: Folder = testing::plugin("{}");
+        let meta = Meta { id: "b1".into(), revision: 7, ..Meta::default() };
+        let mut upload = folder.begin(meta.clone()).expect("the file is new");
+        folder.write(&mut upload, 0, b"ab").expect("first piece");
+        folder.write(&mut upload, 2, b"c").expect("second piece");
+        assert_eq!(folder.list_objects(), Ok(vec![]));
+        let stored = folder.finish(upload, &[0; 32]).expect("durable");
+        assert_eq!((stored.bytes, stored.location.as_str()), (3, "backups/b1@7"));
+
+        assert_eq!(folder.list_objects(), Ok(vec![Object { meta, bytes: 3, complete: true }]));
+        let mut download = folder.open("b1").expect("it is there");
+        assert_eq!(folder.read(&mut download, 1, 10), Ok(b"bc".to_vec()));
+        folder.remove("b1").expect("it is there");
+        assert_eq!(testing::files::content("backups", "b1@7"), None);
+    }
+}

@@ -28,3 +28,20 @@ impl Compaction for Keep {
 }
 
 kuorum_plugin_sdk::export!(Keep: compaction);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kuorum_plugin_sdk::{Ctx, testing};
+
+    #[test]
+    fn what_is_older_is_compacted() {
+        let mut keep: Keep = testing::plugin(r#"{"revisions": 100}"#);
+        let mut plan = |revision| {
+            let ctx = Ctx { revision, compact_revision: 50, ..Ctx::default() };
+            keep.plan_compaction(&Input { ctx, ..Input::default() }).map(|plan| plan.compact_to)
+        };
+        assert_eq!(plan(150), Ok(None));
+        assert_eq!(plan(151), Ok(Some(51)));
+    }
+}

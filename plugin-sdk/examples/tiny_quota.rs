@@ -29,3 +29,21 @@ impl Quota for Full {
 }
 
 kuorum_plugin_sdk::export!(Full: quota);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kuorum_plugin_sdk::{quota::MemberUsage, testing};
+
+    #[test]
+    fn the_fullest_member_decides() {
+        let mut full: Full = testing::plugin(r#"{"percent": 90}"#);
+        let member = |member, db_bytes| MemberUsage { member, db_bytes, in_use_bytes: 0, disk_free_bytes: 0 };
+        let mut alarm = |db_bytes| {
+            let members = vec![member(1, 10), member(2, db_bytes)];
+            full.evaluate(&Input { members, quota_bytes: 100, ..Input::default() }).map(|decision| decision.alarm)
+        };
+        assert_eq!(alarm(89), Ok(Alarm::None));
+        assert_eq!(alarm(90), Ok(Alarm::Nospace));
+    }
+}

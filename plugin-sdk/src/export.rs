@@ -46,12 +46,30 @@ impl<T: Exported> Guest for Adapter<T> {
 
 /// Makes a component of a crate: names the type that is the plugin, and the kinds that it is asked as.
 ///
-/// ```ignore
-/// kuorum_plugin_sdk::export!(Guard: admission);
-/// kuorum_plugin_sdk::export!(Keeper: compaction, quota, backup_schedule, backup_target);
+/// ```
+/// # use kuorum_plugin_sdk::{Failure, NoConfig, Plugin, admission, compaction};
+/// # struct Guard;
+/// # impl Plugin for Guard {
+/// #     type Config = NoConfig;
+/// #     fn new(_: NoConfig) -> Result<Self, Failure> {
+/// #         Ok(Self)
+/// #     }
+/// # }
+/// # impl admission::Admission for Guard {
+/// #     fn check(&mut self, _: &admission::Request) -> Result<admission::Verdict, Failure> {
+/// #         Ok(admission::Verdict::Allow)
+/// #     }
+/// # }
+/// # impl compaction::Compaction for Guard {
+/// #     fn plan_compaction(&mut self, _: &compaction::Input) -> Result<compaction::Plan, Failure> {
+/// #         Ok(compaction::Plan::wait(1000, "never"))
+/// #     }
+/// # }
+/// kuorum_plugin_sdk::export!(Guard: admission, compaction);
 /// ```
 ///
-/// Once in a crate, which is of the types `cdylib` (the component) and `rlib` (for tests in `tests/`). Off wasm32 it
+/// The kinds are `admission`, `compaction`, `quota`, `backup_schedule` and `backup_target`. Once in a crate, which is of the
+/// types `cdylib` (the component) and `rlib` (for tests in `tests/`). Off wasm32 it
 /// checks that the type has the traits and exports nothing.
 #[macro_export]
 macro_rules! export {

@@ -19,6 +19,7 @@
 //! as it is.
 
 #![warn(missing_docs)]
+#![expect(clippy::test_attr_in_doctest, reason = "the pages show the examples with their tests, which run as examples")]
 
 pub mod admission;
 pub mod backup_schedule;

@@ -78,7 +78,9 @@ impl Guard {
 
     fn refuse_protected(&self, request: &Request, refused: Refused, range: KeyRange) -> Option<Refusal> {
         let applies = |rule: &&Protected| {
-            rule.refuse.contains(&refused) && rule.prefix.overlaps(range) && !rule.excepts(&request.user, &request.roles)
+            rule.refuse.contains(&refused)
+                && rule.prefix.overlaps(range)
+                && !rule.excepts(&request.user, &request.roles)
         };
         let rule = self.config.protected.iter().find(applies)?;
         let message = format!("a {refused} at {} is refused: {} is protected", quote(range.key), quote(&rule.prefix.0));

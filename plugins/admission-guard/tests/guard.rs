@@ -127,13 +127,17 @@ fn a_clock_that_is_set_back_admits_again_at_its_rate() {
 #[test]
 fn a_wrong_configuration_is_told_by_field() {
     let errors = testing::config_errors::<Guard>;
-    assert_eq!(errors(r#"{"protected": [{"prefix": "/a", "refuse": []}]}"#), [
-        "protected[0].refuse: name put, delete, or both"
-    ]);
-    assert_eq!(errors(r#"{"rates": {"above_space_percent": 101, "each_user": {"puts_per_s": 1, "burst": 0}}}"#), [
-        "rates.above_space_percent: there are 100 percent at most",
-        "rates.each_user.burst: a burst of 0 would refuse every put",
-    ]);
+    assert_eq!(
+        errors(r#"{"protected": [{"prefix": "/a", "refuse": []}]}"#),
+        ["protected[0].refuse: name put, delete, or both"]
+    );
+    assert_eq!(
+        errors(r#"{"rates": {"above_space_percent": 101, "each_user": {"puts_per_s": 1, "burst": 0}}}"#),
+        [
+            "rates.above_space_percent: there are 100 percent at most",
+            "rates.each_user.burst: a burst of 0 would refuse every put",
+        ]
+    );
     let [error] = &errors(r#"{"protected": [{"prefix": "/a", "refuse": ["get"]}]}"#)[..] else { panic!() };
     assert!(error.starts_with("protected[0].refuse[0]: unknown variant `get`"), "{error}");
     let [error] = &errors(r#"{"rate": {}}"#)[..] else { panic!() };

@@ -75,8 +75,8 @@ impl Config {
         if let Some(emergency) = &self.emergency {
             let percent = emergency.quota_percent;
             expect((1..=100).contains(&percent), "emergency.quota_percent", "from 1 to 100 percent");
-            let keeps_less = emergency.keep.minutes <= self.keep.minutes
-                && emergency.keep.revisions <= self.keep.revisions;
+            let keeps_less =
+                emergency.keep.minutes <= self.keep.minutes && emergency.keep.revisions <= self.keep.revisions;
             expect(keeps_less, "emergency.keep", "an emergency must not keep more than `keep` does");
         }
         errors
@@ -101,7 +101,8 @@ fn default_check_seconds() -> u32 {
 
 fn minute_of_day<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let text = String::deserialize(deserializer)?;
-    parse_time(&text).ok_or_else(|| D::Error::custom(format!("{text:?} is no time of day: write hours:minutes, as 05:30")))
+    parse_time(&text)
+        .ok_or_else(|| D::Error::custom(format!("{text:?} is no time of day: write hours:minutes, as 05:30")))
 }
 
 fn parse_time(text: &str) -> Option<u64> {

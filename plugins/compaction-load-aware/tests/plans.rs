@@ -57,7 +57,9 @@ fn what_is_compacted_is_not_compacted_again() {
 #[test]
 fn work_waits_for_its_window_and_for_quiet() {
     let config = |windows: &str| {
-        format!(r#"{{"keep": {{"minutes": 30, "revisions": 0}}, "windows": {windows}, "quiet": {{"writes_per_s_max": 100, "p99_write_us_max": 5000}}}}"#)
+        format!(
+            r#"{{"keep": {{"minutes": 30, "revisions": 0}}, "windows": {windows}, "quiet": {{"writes_per_s_max": 100, "p99_write_us_max": 5000}}}}"#
+        )
     };
     let mut input = busy_hour();
     let night = config(r#"[{"from": "22:00", "to": "05:30"}]"#);
@@ -106,7 +108,8 @@ fn near_the_quota_nothing_is_waited_for_but_a_backup() {
 fn members_with_the_most_to_free_are_defragmented_first() {
     let config = r#"{"keep": {"minutes": 30, "revisions": 0}, "defragment_free_percent": 40}"#;
     let mut input = busy_hour();
-    input.members = vec![member(1, 100, 60), member(2, 100, 61), member(3, 100, 10), member(4, 100, 0), member(5, 0, 0)];
+    input.members =
+        vec![member(1, 100, 60), member(2, 100, 61), member(3, 100, 10), member(4, 100, 0), member(5, 0, 0)];
     input.members[3].healthy = false;
     let planned = plan(config, &input);
     assert_eq!(planned.defragment, [3, 1]);
@@ -123,15 +126,21 @@ fn a_wrong_configuration_is_told_by_field() {
     assert_eq!(errors("{}"), [".: missing field `keep` at line 1 column 2"]);
     let window = r#"{"keep": {"minutes": 1, "revisions": 1}, "windows": [{"from": "24:00", "to": "01:00"}]}"#;
     let [error] = &errors(window)[..] else { panic!() };
-    assert!(error.starts_with("windows[0].from: \"24:00\" is no time of day: write hours:minutes, as 05:30"), "{error}");
+    assert!(
+        error.starts_with("windows[0].from: \"24:00\" is no time of day: write hours:minutes, as 05:30"),
+        "{error}"
+    );
     let many = r#"{"keep": {"minutes": 1, "revisions": 1}, "check_seconds": 0, "defragment_free_percent": 100,
         "windows": [{"from": "01:00", "to": "01:00"}],
         "emergency": {"quota_percent": 0, "keep": {"minutes": 2, "revisions": 0}}}"#;
-    assert_eq!(errors(many), [
-        "windows[0]: a window must not end where it begins",
-        "defragment_free_percent: from 1 to 99 percent",
-        "check_seconds: from 1 to 3600 seconds",
-        "emergency.quota_percent: from 1 to 100 percent",
-        "emergency.keep: an emergency must not keep more than `keep` does",
-    ]);
+    assert_eq!(
+        errors(many),
+        [
+            "windows[0]: a window must not end where it begins",
+            "defragment_free_percent: from 1 to 99 percent",
+            "check_seconds: from 1 to 3600 seconds",
+            "emergency.quota_percent: from 1 to 100 percent",
+            "emergency.keep: an emergency must not keep more than `keep` does",
+        ]
+    );
 }

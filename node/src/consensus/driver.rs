@@ -181,6 +181,8 @@ pub(crate) struct Standing {
     pub(crate) term: u64,
     pub(crate) committed: u64,
     pub(crate) is_leader: bool,
+    /// Leads, and everything that earlier leaders committed is applied here.
+    pub(crate) is_settled: bool,
 }
 
 impl Driver {
@@ -342,11 +344,14 @@ impl Driver {
 
     pub(crate) fn standing(&self) -> Standing {
         let raft = &self.node.raft;
+        let is_leader = raft.state == StateRole::Leader;
         Standing {
             leader: raft.leader_id,
             term: raft.term,
             committed: raft.raft_log.committed,
-            is_leader: raft.state == StateRole::Leader,
+            is_leader,
+            // An entry of its own term follows all of theirs.
+            is_settled: is_leader && raft.raft_log.term(raft.raft_log.applied).is_ok_and(|term| term == raft.term),
         }
     }
 

@@ -251,7 +251,8 @@ fn refusal(receiver: &Receiver<Answer>) -> Option<Refusal> {
 #[test]
 fn a_lone_voter_commits_what_its_log_holds() {
     let mut bench = Bench::leading();
-    assert_eq!(bench.driver.standing(), Standing { leader: ME, term: 2, committed: 1, is_leader: true });
+    let standing = Standing { leader: ME, term: 2, committed: 1, is_leader: true, is_settled: true };
+    assert_eq!(bench.driver.standing(), standing);
     let answer = bench.propose();
     assert!(bench.committed.is_empty(), "committed before it is written");
     assert_eq!(bench.driver.pending(), 1);
@@ -279,8 +280,11 @@ fn a_restart_applies_again_what_is_committed_and_not_applied() {
     let mut bench = Bench::new(tail(5, 10, 12, &[ME]), 8);
     let handed: Vec<u64> = bench.committed.iter().map(|committed| committed.entry.index).collect();
     assert_eq!(handed, [9, 10, 11, 12]);
+    assert!(bench.driver.standing().is_leader && !bench.driver.standing().is_settled, "what it knows of leases is old");
     bench.write();
+    assert!(!bench.driver.standing().is_settled);
     assert_eq!(bench.apply(), (9..=16).collect::<Vec<_>>());
+    assert!(bench.driver.standing().is_settled);
 }
 
 #[test]

@@ -62,7 +62,7 @@ impl FieldError {
 }
 
 impl Default for Ctx {
-    /// A context for tests: member 1 leads at revision 1, half past a plain hour, with a second to answer.
+    /// A context for tests: member 1 leads at revision 1, on a day in November 2023, with a second to answer.
     fn default() -> Self {
         Self {
             now_ms: 1_700_000_000_000,

@@ -749,18 +749,6 @@ impl Driver {
         }
     }
 
-    /// Keeps a commit to this member that a change of the members hangs on and that its own log may not say yet.
-    fn withhold_commit(&self, message: &mut Message) {
-        let in_log = self.node.raft.pending_conf_index;
-        let withheld = self.withheld.as_ref().map(|withheld| withheld.index);
-        let withheld = withheld.or((in_log > self.handed_on).then_some(in_log));
-        if let Some(index) = withheld
-            && matches!(message.get_msg_type(), MessageType::MsgAppend | MessageType::MsgHeartbeat)
-        {
-            message.commit = message.commit.min(index - 1);
-        }
-    }
-
     fn release(&mut self, index: u64) {
         let tail = self.node.mut_store();
         // Asked for again after a later release: there is nothing left to let go of.

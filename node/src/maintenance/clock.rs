@@ -190,7 +190,37 @@ pub(crate) fn now_ms(started: Instant) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::admission::Limits;
+    use crate::consensus::driver::Standing;
+    use crate::consensus::handle::Shared;
+    use crate::consensus::inbox::Inbox;
+    use crate::lease::LeaseId;
+    use crate::policy::epoch::Epoch;
+
+    #[test]
+    fn a_new_leader_starts_no_lease_before_it_has_applied_what_others_committed() {
+        let shared = Arc::new(Shared::new(0, 0));
+        let consensus = Handle::new(Arc::new(Inbox::new()), Arc::clone(&shared));
+        let limits = Limits { request_bytes_max: 1, txn_operations_max: 1, quota_bytes: None };
+        let gate = Gate::new(limits, Sizes::default(), Room::default(), Epoch::default());
+        let leads = |is_settled| Standing { leader: 1, term: 2, committed: 9, is_leader: true, is_settled };
+        let (id, leases) = (LeaseId(7), Leases::with_checkpoints(2, 60_000));
+        leases.grant(id, 25).unwrap();
+        leases.checkpoint(id, 3);
+
+        shared.publish(leads(false));
+        expire_leases(&consensus, &leases, &gate, 0);
+        checkpoint_leases(&consensus, &leases, 0);
+        // The end of the log: a renewal took back what was noted.
+        leases.checkpoint(id, 0);
+        shared.publish(leads(true));
+        expire_leases(&consensus, &leases, &gate, 100);
+        expire_leases(&consensus, &leases, &gate, 3_100);
+        assert_eq!(leases.time_to_live(id, 3_100, 2).unwrap().remaining_ttl_seconds, 22);
+    }
 
     #[test]
     fn a_commit_that_hangs_is_named_once_and_ends_the_process_later() {

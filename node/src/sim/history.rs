@@ -216,6 +216,8 @@ impl History {
                 self.policy_epoch = next;
                 0
             }
+            // The simulation changes no plugins, but the epoch alone.
+            Command::Plugin(_) => 0,
             // Who the members are is compared between the stores, not known here.
             Command::Membership(_) => 0,
             Command::LeaseCheckpoint(_) | Command::Alarm(_) | Command::MemberAttributes(_) => 0,

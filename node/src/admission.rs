@@ -133,12 +133,6 @@ impl Gate {
         self.admit(Command::Alarm(request))
     }
 
-    /// Has the policy epoch `next` follow `epoch`, if that is in force then. Policies are not asked about themselves.
-    #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn policy_epoch(epoch: u64, next: u64) -> Admitted {
-        Admitted(Command::PolicyEpoch(next), epoch)
-    }
-
     /// A change of the plugins, which no policy is asked about. What it meets is looked at when it is applied.
     ///
     /// # Errors
@@ -210,7 +204,6 @@ impl Command {
             Command::LeaseCheckpoint(request) => request.encoded_len(),
             Command::Alarm(request) => request.encoded_len(),
             Command::MemberAttributes(request) => request.encoded_len(),
-            Command::PolicyEpoch(_) => 0,
             Command::Plugin(change) => change.encoded_len(),
             Command::Membership(change) => change.encode(0).len(),
         }

@@ -183,10 +183,6 @@ impl Applier {
             Command::LeaseCheckpoint(request) => Ok(self.lease_checkpoint(&request)),
             Command::Alarm(request) => self.alarm(&request),
             Command::MemberAttributes(request) => self.member_attributes(request),
-            Command::PolicyEpoch(next) => {
-                self.put_epoch(next);
-                Ok(Reply::Empty)
-            }
             Command::Plugin(change) => self.plugin(&change),
             Command::Membership(change) => self.membership(&change),
         }
@@ -195,7 +191,7 @@ impl Applier {
     /// Whether the entry was judged under another policy epoch than the one in force, of what policies are asked about.
     fn is_fenced_off(&self, command: &Command, epoch: u64) -> bool {
         let is_judged = match command {
-            Command::Put(_) | Command::Txn(_) | Command::PolicyEpoch(_) => true,
+            Command::Put(_) | Command::Txn(_) => true,
             Command::DeleteRange(_)
             | Command::Compact(_)
             | Command::LeaseGrant(_)
@@ -229,7 +225,6 @@ impl Applier {
             | Command::LeaseCheckpoint(_)
             | Command::Alarm(_)
             | Command::MemberAttributes(_)
-            | Command::PolicyEpoch(_)
             | Command::Membership(_) => false,
         };
         if needs_space && self.alarms.no_space() { Err(Refusal::NoSpace) } else { Ok(()) }

@@ -47,8 +47,6 @@ pub(crate) enum Command {
     Alarm(AlarmRequest),
     /// A member tells the cluster its name and client URLs, once it has started.
     MemberAttributes(ClusterMemberAttrSetRequest),
-    /// Another policy epoch takes the place of the one that the entry's header names.
-    PolicyEpoch(u64),
     /// A change of the plugins. Rare, and boxed so that others need no room for it.
     Plugin(Box<PluginCommand>),
     /// A change of who the members are. Its entries are of a kind of their own, as raft must know of them.
@@ -91,10 +89,6 @@ impl Command {
         }
         let mut header = RequestHeader { policy_epoch, ..RequestHeader::default() };
         let command = match self {
-            Command::PolicyEpoch(next) => {
-                header.next_policy_epoch = next;
-                None
-            }
             Command::Plugin(change) => {
                 header.plugin = Some(change);
                 None
@@ -114,7 +108,7 @@ impl Command {
             Command::LeaseCheckpoint(checkpoint) => request.lease_checkpoint = Some(checkpoint),
             Command::Alarm(alarm) => request.alarm = Some(alarm),
             Command::MemberAttributes(attributes) => request.cluster_member_attr_set = Some(attributes),
-            Command::PolicyEpoch(_) | Command::Plugin(_) | Command::Membership(_) => unreachable!("encoded above"),
+            Command::Plugin(_) | Command::Membership(_) => unreachable!("encoded above"),
         }
         request.encode_to_vec().into()
     }
@@ -163,8 +157,6 @@ impl Command {
             Command::Alarm(alarm)
         } else if let Some(attributes) = request.cluster_member_attr_set {
             Command::MemberAttributes(attributes)
-        } else if header.next_policy_epoch != 0 {
-            Command::PolicyEpoch(header.next_policy_epoch)
         } else if let Some(change) = header.plugin.take() {
             Command::Plugin(change)
         } else {
@@ -352,10 +344,6 @@ mod tests {
         let put = PutRequest { key: "k".into(), value: "v".into(), ..PutRequest::default() };
         let (header, command) = Command::decode(EntryKind::Normal, Command::Put(put.clone()).encode(0, 7)).unwrap();
         assert_eq!((header.policy_epoch, command), (7, Command::Put(put)));
-        let next = Command::PolicyEpoch(8).encode(5, 7);
-        assert_eq!(number(&next), Some(5));
-        let (header, command) = Command::decode(EntryKind::Normal, next).unwrap();
-        assert_eq!((header.policy_epoch, command), (7, Command::PolicyEpoch(8)));
     }
 
     #[test]

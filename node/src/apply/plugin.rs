@@ -31,14 +31,10 @@ impl Applier {
         }
         // After the plugins: whoever looks the epoch up before judging, as all do, judges by nothing older.
         if changed.epoch != self.registry.epoch().get() {
-            self.put_epoch(changed.epoch);
+            let row = self.registry.epoch().set(changed.epoch);
+            self.writer.sys_put(epoch::ROW, row);
         }
         Ok(Reply::Plugin(changed.outcome, changed.epoch))
-    }
-
-    pub(super) fn put_epoch(&mut self, next: u64) {
-        let row = self.registry.epoch().set(next);
-        self.writer.sys_put(epoch::ROW, row);
     }
 }
 

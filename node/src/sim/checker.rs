@@ -218,7 +218,8 @@ fn outcome(reply: &Reply) -> Option<Outcome> {
         Reply::Compact(response) => (&response.header, 0),
         Reply::LeaseGrant(response) => (&response.header, 0),
         Reply::LeaseRevoke(response) => (&response.header, 0),
-        Reply::Empty | Reply::Alarm(_) | Reply::Members(_) | Reply::Plugin(..) => return None,
+        Reply::Plugin(_, epoch) => return Some(Outcome::InForce { epoch: *epoch }),
+        Reply::Empty | Reply::Alarm(_) | Reply::Members(_) => return None,
     };
     Some(Outcome::Done { revision: header.as_ref()?.revision, detail })
 }

@@ -217,10 +217,6 @@ impl World {
 
     fn upkeep(&mut self, name: &str, args: &Args<'_>) -> Outcome {
         match name {
-            "epoch" => {
-                let (epoch, next) = (args.number(0).unwrap_or(0), args.number(1).unwrap_or(0));
-                self.apply_bytes(command::Command::PolicyEpoch(u64::try_from(next)?).encode(0, u64::try_from(epoch)?))
-            }
             // A put judged under an epoch.
             "put-under" => {
                 let epoch = args.number(0).unwrap_or(0);

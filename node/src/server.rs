@@ -267,9 +267,8 @@ impl Running {
         let (compactions, compactions_due) = compaction_queue(&data.store);
         let (durability, durability_wanted) = crossbeam_channel::bounded(1);
         let (upkeep, disk_jobs, compacted) = Upkeep::with_queue();
-        let departed = Arc::new(Notify::new());
-        let members_changed = members_changed(&data, peers.clone(), Arc::clone(&departed));
-        let (plugins_changed, plugins_changes, to_prepare) = plugins_changed();
+        let (members_changed, departed) = members_changed(&data, peers.clone());
+        let (tell_plugins_changed, plugins_changed, to_prepare) = plugins_changed();
         let (hub, feed, watch) = watch::start(data.store.clone(), Arc::clone(&facts), watch_options(config), started)?;
         let (apply_queue, apply) = apply::thread::start(apply::thread::Parts {
             applier: Applier::new(data.writer, leases.clone(), alarms.clone(), data.members.clone(), registry.clone()),
@@ -280,14 +279,13 @@ impl Running {
             applied: data.applied,
             raft: Arc::clone(&inbox),
             members_changed,
-            plugins_changed,
+            plugins_changed: tell_plugins_changed,
             install: install(data.path.join("member"), data.store_name, store.clone(), snapshots_in),
             sizes: sizes.clone(),
             slow: config.upkeep.slow_apply,
         })?;
-        let driver = driver(config, &data.identity, &data.members, data.recovered, data.applied.index)?;
         let raft = runner::start(runner::Parts {
-            driver,
+            driver: driver(config, &data.identity, &data.members, data.recovered, data.applied.index)?,
             inbox,
             log: data.log,
             apply: apply_queue.clone(),
@@ -322,22 +320,12 @@ impl Running {
             compacted,
             compaction_pause: config.compaction.pause,
         })?;
-        // Not waited for at a stop: a preparation may take long, and what was not told is told after the next start.
-        preparation::start(preparation::Parts {
-            store: store.clone(),
-            consensus: handle.clone(),
-            gate: gate.clone(),
-            member: data.identity.member_id,
-            prepare: Box::new(preparation::HeaderCheck),
-            changed: to_prepare,
-            stop: stopped,
-        })?;
-        let (consensus, members, watch_hub) = (handle, data.members, hub);
         #[rustfmt::skip]
         let node = Arc::new(rpc::Node {
-            limits, rules: change_rules(config), facts, consensus, store, leases, alarms, members, watch: watch_hub,
-            upkeep, gate, peers, questions, plugins: registry, plugins_changed: plugins_changes, patience: REQUEST_PATIENCE + 2 * config.raft.election_timeout, started,
+            limits, rules: change_rules(config), facts, consensus: handle, store, leases, alarms, members: data.members,
+            watch: hub, upkeep, gate, peers, questions, plugins: registry, plugins_changed, patience: patience(config), started,
         });
+        prepare_plugins(&node, to_prepare, stopped)?;
         Ok(Running { node, office, raft, apply_queue, apply, watch, clock, disk, departed, stop, _lock: data.lock })
     }
 
@@ -361,9 +349,12 @@ impl Running {
 }
 
 /// What follows from a change of the members on this one: other connections, and its own end once it was removed.
-fn members_changed(data: &DataDir, peers: Peers, departed: Arc<Notify>) -> Box<dyn Fn() + Send> {
+/// The latter is notified.
+fn members_changed(data: &DataDir, peers: Peers) -> (Box<dyn Fn() + Send>, Arc<Notify>) {
     let (members, own) = (data.members.clone(), data.identity.member_id);
-    Box::new(move || {
+    let departed = Arc::new(Notify::new());
+    let departs = Arc::clone(&departed);
+    let changed = move || {
         if let Err(error) = peers.follow_members() {
             crate::fatal!("the system gives no thread", error = error.to_string());
         }
@@ -372,9 +363,10 @@ fn members_changed(data: &DataDir, peers: Peers, departed: Arc<Notify>) -> Box<d
                 "the member has been permanently removed from the cluster",
                 "local-member-id" = own.to_string()
             );
-            departed.notify_one();
+            departs.notify_one();
         }
-    })
+    };
+    (Box::new(changed), departed)
 }
 
 /// What is called when plugins change, and those who hear of it: requests that wait, and the preparation thread.
@@ -387,6 +379,21 @@ fn plugins_changed() -> (Box<dyn Fn() + Send>, watch_channel::Receiver<()>, Rece
         wake.try_send(()).ok();
     };
     (Box::new(changed), changes, to_prepare)
+}
+
+/// Starts to prepare plugins. Not waited for at a stop: a preparation may take long, and what was not told is told after the
+/// next start.
+fn prepare_plugins(node: &rpc::Node, changed: Receiver<()>, stop: Receiver<()>) -> std::io::Result<()> {
+    let parts = preparation::Parts {
+        store: node.store.clone(),
+        consensus: node.consensus.clone(),
+        gate: node.gate.clone(),
+        member: node.facts.member_id,
+        prepare: Box::new(preparation::HeaderCheck),
+        changed,
+        stop,
+    };
+    preparation::start(parts).map(|_| ())
 }
 
 /// Compactions on their way to the disk thread. The first is the newest before this start: where a crash interrupted its
@@ -518,6 +525,10 @@ fn hand_over(node: &rpc::Node) {
         Ok(_) => crate::info!("leadership transfer succeeded"),
         Err(refusal) => crate::warn!("leadership transfer failed", error = refusal.to_string()),
     }
+}
+
+fn patience(config: &Config) -> Duration {
+    REQUEST_PATIENCE + 2 * config.raft.election_timeout
 }
 
 fn change_rules(config: &Config) -> rpc::ChangeRules {

@@ -98,6 +98,8 @@ pub(crate) struct Driver {
     /// Changes of the members that are handed on and of which the apply thread has not told yet, in index order. Bounded by
     /// the entries that may be committed and not applied.
     reconfigurations: VecDeque<u64>,
+    /// What is committed from a change of the members on, until the log says that it is committed.
+    withheld: Option<Withheld>,
     /// When this member was found to lead a cluster that it was removed from.
     removed_ticks: Option<u64>,
     /// Another member's rows that take the place of the store.
@@ -118,6 +120,17 @@ struct Appends {
     vouching: VecDeque<(u64, Message)>,
     /// A newer commit index that no append has carried yet. It alone is not worth a write: a restart finds it again.
     commit_unsaved: Option<HardState>,
+}
+
+/// Entries that nobody hears of before their commit is on disk. Once a removal is in force the removed member may be gone for
+/// good: a start that had forgotten the commit would wait for its vote.
+struct Withheld {
+    /// Of the change of the members.
+    index: u64,
+    /// Of the append that writes the commit.
+    number: u64,
+    /// That change and what follows it.
+    committed: Vec<Committed>,
 }
 
 /// Where the election jitter comes from, in place of raft's own random numbers.
@@ -168,6 +181,8 @@ pub(crate) struct Standing {
     pub(crate) term: u64,
     pub(crate) committed: u64,
     pub(crate) is_leader: bool,
+    /// Leads, and everything that earlier leaders committed is applied here.
+    pub(crate) is_settled: bool,
 }
 
 impl Driver {
@@ -232,6 +247,7 @@ impl Driver {
             release_asked,
             handed_on: release_asked,
             reconfigurations: VecDeque::new(),
+            withheld: None,
             removed_ticks: None,
             installing: None,
             installed: 0,
@@ -328,11 +344,14 @@ impl Driver {
 
     pub(crate) fn standing(&self) -> Standing {
         let raft = &self.node.raft;
+        let is_leader = raft.state == StateRole::Leader;
         Standing {
             leader: raft.leader_id,
             term: raft.term,
             committed: raft.raft_log.committed,
-            is_leader: raft.state == StateRole::Leader,
+            is_leader,
+            // An entry of its own term follows all of theirs.
+            is_settled: is_leader && raft.raft_log.term(raft.raft_log.applied).is_ok_and(|term| term == raft.term),
         }
     }
 
@@ -623,11 +642,13 @@ impl Driver {
             self.node.mut_store().set_hard_state(state);
         }
         let committed = ready.take_committed_entries();
-        // Once a removal is in force the removed member may be gone for good: a start that has forgotten the commit would wait
-        // for its vote.
-        let changes_members = committed.iter().any(|entry| entry.get_entry_type() != EntryType::EntryNormal);
+        let change = committed.iter().find(|entry| entry.get_entry_type() != EntryType::EntryNormal);
+        let change = change.map(|entry| entry.index);
+        let (number, must_sync) = (ready.number(), ready.must_sync() || change.is_some());
+        if let Some(index) = change {
+            self.withheld.get_or_insert(Withheld { index, number, committed: Vec::new() }).number = number;
+        }
         self.commit(committed);
-        let (number, must_sync) = (ready.number(), ready.must_sync() || changes_members);
         let messages = ready.take_messages().into_iter().map(|message| self.in_place(message)).collect();
         self.send(messages);
         // Those of a leader that was deposed in this round are among them.
@@ -697,6 +718,9 @@ impl Driver {
     fn persisted(&mut self, number: u64) {
         while self.appends.outstanding.pop_front_if(|(first, _)| *first <= number).is_some() {}
         self.node.on_persist_ready(number);
+        if let Some(written) = self.withheld.take_if(|withheld| withheld.number <= number) {
+            self.effects.committed.extend(written.committed);
+        }
         while let Some((_, message)) = self.appends.vouching.pop_front_if(|(first, _)| *first <= number) {
             self.effects.messages.push(message);
         }
@@ -713,8 +737,15 @@ impl Driver {
             let committed = Committed { entry, waiter };
             match &mut self.installing {
                 Some(installing) => installing.committed.push(committed),
-                None => self.effects.committed.push(committed),
+                None => self.hand_on(committed),
             }
+        }
+    }
+
+    fn hand_on(&mut self, committed: Committed) {
+        match &mut self.withheld {
+            Some(withheld) if committed.entry.index >= withheld.index => withheld.committed.push(committed),
+            Some(_) | None => self.effects.committed.push(committed),
         }
     }
 

@@ -21,6 +21,7 @@ pub(crate) struct Shared {
     committed: AtomicU64,
     applied: AtomicU64,
     is_leader: AtomicBool,
+    is_settled: AtomicBool,
     leader_changes: AtomicU64,
     pending: AtomicU64,
     /// The number of the last proposal. Starts anywhere, so that two members hardly ever have the same in flight.
@@ -36,10 +37,13 @@ impl Shared {
 
     /// Returns whether leader or term changed.
     pub(crate) fn publish(&self, standing: Standing) -> bool {
+        // Nobody may see it beside a later term.
+        self.is_settled.fetch_and(standing.is_settled, Ordering::AcqRel);
         let old_leader = self.leader.swap(standing.leader, Ordering::AcqRel);
         let old_term = self.term.swap(standing.term, Ordering::AcqRel);
         self.committed.store(standing.committed, Ordering::Release);
         self.is_leader.store(standing.is_leader, Ordering::Release);
+        self.is_settled.store(standing.is_settled, Ordering::Release);
         if old_leader != standing.leader && standing.leader != 0 {
             self.leader_changes.fetch_add(1, Ordering::Relaxed);
         }
@@ -67,6 +71,8 @@ pub(crate) struct RaftStatus {
     pub(crate) committed: u64,
     pub(crate) applied: u64,
     pub(crate) is_leader: bool,
+    /// Leads, and everything that earlier leaders committed is applied here.
+    pub(crate) is_settled: bool,
     /// Leaders seen since this process started.
     pub(crate) leader_changes: u64,
     /// Proposals in the log that are not committed yet.
@@ -150,6 +156,7 @@ impl Handle {
             committed: self.shared.committed.load(Ordering::Acquire).max(applied),
             applied,
             is_leader: self.shared.is_leader.load(Ordering::Acquire),
+            is_settled: self.shared.is_settled.load(Ordering::Acquire),
             leader_changes: self.shared.leader_changes.load(Ordering::Relaxed),
             pending: self.shared.pending.load(Ordering::Relaxed),
         }

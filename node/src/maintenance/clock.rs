@@ -152,10 +152,11 @@ impl Commit {
     }
 }
 
-/// Has the leader propose the revocation of leases that have run out.
+/// Has the leader propose the revocation of leases that have run out. It starts them once it has applied all that leaders
+/// before it committed: one of them may have taken back what was noted of a lease.
 pub(crate) fn expire_leases(consensus: &Handle, leases: &Leases, gate: &Gate, now_ms: u64) {
     let status = consensus.status();
-    if !status.is_leader {
+    if !status.is_settled {
         return;
     }
     for id in leases.expire(now_ms, status.term) {
@@ -171,7 +172,7 @@ pub(crate) fn expire_leases(consensus: &Handle, leases: &Leases, gate: &Gate, no
 /// Notes what is left of long leases, for the next leader.
 pub(crate) fn checkpoint_leases(consensus: &Handle, leases: &Leases, now_ms: u64) {
     let status = consensus.status();
-    if !status.is_leader {
+    if !status.is_settled {
         return;
     }
     let due = leases.checkpoints_due(now_ms, status.term);

@@ -58,11 +58,8 @@ impl fmt::Display for BindError {
     }
 }
 
-impl std::error::Error for BindError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
-    }
-}
+// The reason is a part of the sentence, so it is no source to be told again.
+impl std::error::Error for BindError {}
 
 /// Binds every listener.
 ///

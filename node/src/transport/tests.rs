@@ -249,7 +249,8 @@ fn garbage_ends_its_own_connection_and_no_other() {
     for bytes in [&MAGIC[..], &[MAGIC, [0xff; 8]].concat(), &hello, &nonsense] {
         let mut connection = TcpStream::connect(address).unwrap();
         connection.write_all(bytes).unwrap();
-        connection.shutdown(std::net::Shutdown::Write).unwrap();
+        // Not connected any more where the other side was quicker.
+        connection.shutdown(std::net::Shutdown::Write).ok();
         // Closed by the other side, perhaps after a refusal or a welcome.
         connection.set_read_timeout(Some(PATIENCE)).unwrap();
         let ended = connection.read_to_end(&mut Vec::new());

@@ -1,6 +1,6 @@
 //! Changes of who votes: what an applied change means for raft, when a learner may vote, how a removed leader leaves.
 
-use raft::eraftpb::{ConfChange, ConfChangeType};
+use raft::eraftpb::{ConfChange, ConfChangeType, Message, MessageType};
 
 use super::{Driver, LEAVE_AFTER_TICKS};
 use crate::apply::Reply;
@@ -43,6 +43,18 @@ impl Driver {
                      remove it from the cluster and add it anew"
                 ));
             }
+        }
+    }
+
+    /// Keeps a commit to this member that a change of the members hangs on and that its own log may not say yet.
+    pub(super) fn withhold_commit(&self, message: &mut Message) {
+        let in_log = self.node.raft.pending_conf_index;
+        let withheld = self.withheld.as_ref().map(|withheld| withheld.index);
+        let withheld = withheld.or((in_log > self.handed_on).then_some(in_log));
+        if let Some(index) = withheld
+            && matches!(message.get_msg_type(), MessageType::MsgAppend | MessageType::MsgHeartbeat)
+        {
+            message.commit = message.commit.min(index - 1);
         }
     }
 

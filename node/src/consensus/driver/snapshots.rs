@@ -52,6 +52,9 @@ impl Driver {
         hard_state: Option<HardState>,
     ) {
         let index = mark.index;
+        // The rows go further, and what takes them in writes down that they are committed.
+        let passed = self.withheld.take_if(|withheld| withheld.index <= index);
+        self.effects.committed.extend(passed.into_iter().flat_map(|withheld| withheld.committed));
         self.proposals.pass_over(index, &mut self.effects);
         (self.handed_on, self.installed, self.release_asked) = (index, index, index);
         self.appends.outstanding.push_back((number, self.now_ticks));
@@ -77,12 +80,13 @@ impl Driver {
         };
         self.effects.appends.push(done.mark);
         self.effects.appends.extend(done.appends);
-        self.effects.committed.extend(done.committed);
+        done.committed.into_iter().for_each(|committed| self.hand_on(committed));
     }
 
     pub(super) fn send(&mut self, messages: Vec<Message>) {
-        for message in messages {
+        for mut message in messages {
             if message.get_msg_type() != MessageType::MsgSnapshot {
+                self.withhold_commit(&mut message);
                 self.effects.messages.push(message);
                 continue;
             }

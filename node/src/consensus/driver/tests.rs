@@ -176,8 +176,9 @@ impl Bench {
         receiver
     }
 
-    /// Applies what is committed, of which the last is a change that means this.
+    /// Writes that a change is committed, and applies all that is, of which it is the last and means this.
     fn apply_change(&mut self, reconfiguration: Reconfiguration) {
+        self.write();
         let Committed { entry, waiter } = self.committed.pop().unwrap();
         assert_eq!(entry.kind, EntryKind::ConfChange);
         self.apply();
@@ -250,7 +251,8 @@ fn refusal(receiver: &Receiver<Answer>) -> Option<Refusal> {
 #[test]
 fn a_lone_voter_commits_what_its_log_holds() {
     let mut bench = Bench::leading();
-    assert_eq!(bench.driver.standing(), Standing { leader: ME, term: 2, committed: 1, is_leader: true });
+    let standing = Standing { leader: ME, term: 2, committed: 1, is_leader: true, is_settled: true };
+    assert_eq!(bench.driver.standing(), standing);
     let answer = bench.propose();
     assert!(bench.committed.is_empty(), "committed before it is written");
     assert_eq!(bench.driver.pending(), 1);
@@ -278,8 +280,11 @@ fn a_restart_applies_again_what_is_committed_and_not_applied() {
     let mut bench = Bench::new(tail(5, 10, 12, &[ME]), 8);
     let handed: Vec<u64> = bench.committed.iter().map(|committed| committed.entry.index).collect();
     assert_eq!(handed, [9, 10, 11, 12]);
+    assert!(bench.driver.standing().is_leader && !bench.driver.standing().is_settled, "what it knows of leases is old");
     bench.write();
+    assert!(!bench.driver.standing().is_settled);
     assert_eq!(bench.apply(), (9..=16).collect::<Vec<_>>());
+    assert!(bench.driver.standing().is_settled);
 }
 
 #[test]
@@ -1023,15 +1028,25 @@ fn a_question_for_the_leader_is_not_passed_on_in_the_name_of_another() {
 }
 
 #[test]
-fn the_commit_of_a_change_of_the_members_is_written() {
+fn the_commit_of_a_change_of_the_members_is_written_before_anybody_hears_of_it() {
     let mut bench = grown();
     bench.propose_change(&Change::Remove(MemberId(3)));
     bench.write();
     let before = bench.unwritten.len();
-    bench.acknowledge(bench.driver.node.raft.raft_log.last_index());
-    assert_eq!(bench.committed.len(), 1);
-    assert_eq!(bench.unwritten.len(), before + 1, "the commit index alone, but for this, is not worth a write");
+    let change = bench.driver.node.raft.raft_log.last_index();
+    bench.messages.clear();
+    bench.acknowledge(change);
+    bench.propose();
+    bench.tick(1);
+    assert_eq!(bench.driver.standing().committed, change);
+    assert!(bench.committed.is_empty(), "applied before it was written that it is committed");
+    assert!(bench.messages.iter().all(|message| message.commit < change), "{:?}", bench.messages);
+    assert!(bench.unwritten.len() > before, "the commit index alone, but for this, is not worth a write");
     bench.write();
+    assert_eq!(bench.committed.len(), 1);
+    bench.messages.clear();
+    bench.tick(1);
+    assert!(bench.messages.iter().any(|message| message.commit == change), "{:?}", bench.messages);
     bench.apply_change(Reconfiguration::Gone(MemberId(3)));
     bench.propose();
     bench.write();

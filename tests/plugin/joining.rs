@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use kuorum_proto::etcdserverpb as pb;
 use kuorum_tests::clock::Deadline;
 use kuorum_tests::cluster::Cluster;
@@ -110,8 +109,10 @@ fn a_learner_prepares_what_is_in_force_and_then_may_vote() {
             }
             tokio::time::sleep(POLL).await;
         }
-        let put = pb::PutRequest { key: Bytes::from("k"), ..pb::PutRequest::default() };
-        cluster.client(joins).kv.put(put).await.unwrap();
+        // It serves writes once it has applied that it votes.
+        fill(&cluster, 0, 1).await;
+        cluster.aligned_by_status().await;
+        fill(&cluster, joins, 1).await;
         assert_eq!(slot(&inspected(&cluster, joins, "p"), "current"), stands(1, "enforce"));
     });
 }

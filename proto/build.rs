@@ -7,7 +7,7 @@ use prost_types::field_descriptor_proto::Type;
 use protox::prost::Message;
 
 /// Every file; imports alone would leave out those nobody imports.
-const FILES: [&str; 18] = [
+const FILES: [&str; 20] = [
     "authpb/auth.proto",
     "etcdserverpb/auth.proto",
     "etcdserverpb/cluster.proto",
@@ -18,6 +18,8 @@ const FILES: [&str; 18] = [
     "etcdserverpb/metadata.proto",
     "etcdserverpb/raft_internal.proto",
     "etcdserverpb/watch.proto",
+    "kuorum/v1/plugin_log.proto",
+    "kuorum/v1/plugins.proto",
     "leasepb/lease.proto",
     "membershippb/membership.proto",
     "mvccpb/mvcc.proto",
@@ -56,7 +58,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         .build_client(true)
         .build_server(true)
         // Connecting is left to whoever brings a channel.
-        .build_transport(false);
+        .build_transport(false)
+        // As rare as those below.
+        .boxed(".etcdserverpb.RequestHeader.plugin");
     for message in descriptors.file.iter().flat_map(|file| &file.message_type) {
         if message.name() != "InternalRaftRequest" {
             continue;

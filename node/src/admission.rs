@@ -12,6 +12,7 @@ use kuorum_proto::etcdserverpb::{
     AlarmRequest, CompactionRequest, DeleteRangeRequest, LeaseCheckpoint, LeaseCheckpointRequest, LeaseGrantRequest,
     LeaseRevokeRequest, PutRequest, RangeRequest, TxnRequest,
 };
+use kuorum_proto::kuorum::v1::{PluginCommand, plugin_command};
 use kuorum_proto::membershippb::ClusterMemberAttrSetRequest;
 use prost::Message;
 
@@ -132,15 +133,16 @@ impl Gate {
         self.admit(Command::Alarm(request))
     }
 
-    /// The policy epoch that it judges under, for apply to change.
-    pub(crate) fn epoch(&self) -> Epoch {
-        self.epoch.clone()
-    }
-
-    /// Has the policy epoch `next` follow `epoch`, if that is in force then. Policies are not asked about themselves.
-    #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn policy_epoch(epoch: u64, next: u64) -> Admitted {
-        Admitted(Command::PolicyEpoch(next), epoch)
+    /// A change of the plugins, which no policy is asked about. What it meets is looked at when it is applied.
+    ///
+    /// # Errors
+    /// `NoSpace` when a piece of a component would make the store outgrow its quota.
+    pub(crate) fn plugin(&self, change: plugin_command::Change) -> Result<Admitted, Refusal> {
+        if let plugin_command::Change::Chunk(chunk) = &change {
+            self.check_space(chunk.data.len() as u64)?;
+        }
+        // Its parts have bounds of their own: --max-request-bytes is for clients' keys and values.
+        Ok(Admitted(Command::Plugin(Box::new(PluginCommand { change: Some(change) })), 0))
     }
 
     /// A change of the members. What it meets is looked at when it is applied; its URLs must be well-formed by now.
@@ -202,7 +204,7 @@ impl Command {
             Command::LeaseCheckpoint(request) => request.encoded_len(),
             Command::Alarm(request) => request.encoded_len(),
             Command::MemberAttributes(request) => request.encoded_len(),
-            Command::PolicyEpoch(_) => 0,
+            Command::Plugin(change) => change.encoded_len(),
             Command::Membership(change) => change.encode(0).len(),
         }
     }

@@ -7,6 +7,7 @@
 //! The apply thread ([`thread`]) takes everything that is committed, applies it as one batch, commits that batch with
 //! its applied index to the store, hands the events to the watchers, and then answers.
 
+pub(crate) mod plugin;
 pub(crate) mod thread;
 mod txn;
 
@@ -28,7 +29,8 @@ use crate::log::{EntryKind, LogEntry};
 use crate::metrics;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::{AppliedMark, Committed, Store, WriteTxn, Writer};
-use crate::policy::epoch::{self, Epoch};
+use crate::policy::epoch;
+use crate::policy::plugins::{self, Registry};
 use crate::refusal::Refusal;
 use crate::sabotage::{Sabotage, is_on};
 use crate::storage::StorageError;
@@ -50,6 +52,8 @@ pub(crate) enum Reply {
     Alarm(AlarmResponse),
     /// The members as they are after a change.
     Members(Vec<Member>),
+    /// What a change of the plugins came to, and the policy epoch in force after it.
+    Plugin(plugins::Outcome, u64),
 }
 
 /// Why an entry was not carried out.
@@ -85,7 +89,10 @@ pub(crate) struct Applier {
     leases: Leases,
     alarms: Alarms,
     members: Members,
-    epoch: Epoch,
+    /// Of the plugins, with the policy epoch.
+    registry: Registry,
+    /// Whether plugins changed since the last look.
+    plugins_changed: bool,
     /// Compactions applied since the last look, in order, for whoever carries them out on disk.
     compacted: Vec<Revision>,
     /// What the change of the members applied last means for raft, until it is looked at.
@@ -93,8 +100,14 @@ pub(crate) struct Applier {
 }
 
 impl Applier {
-    pub(crate) fn new(writer: Writer, leases: Leases, alarms: Alarms, members: Members, epoch: Epoch) -> Applier {
-        Applier { writer, leases, alarms, members, epoch, compacted: Vec::new(), reconfiguration: None }
+    pub(crate) fn new(writer: Writer, leases: Leases, alarms: Alarms, members: Members, registry: Registry) -> Applier {
+        let (compacted, reconfiguration, plugins_changed) = (Vec::new(), None, false);
+        Applier { writer, leases, alarms, members, registry, plugins_changed, compacted, reconfiguration }
+    }
+
+    /// Whether plugins changed since this was asked last.
+    pub(crate) fn take_plugins_changed(&mut self) -> bool {
+        std::mem::take(&mut self.plugins_changed)
     }
 
     /// What the entry applied last means for who votes, if it was of the kind that raft must hear of.
@@ -108,7 +121,7 @@ impl Applier {
     /// When its rows can't be read, which is fatal.
     pub(crate) fn replace(&mut self, store: &Store, writer: Writer) -> Result<(), StorageError> {
         self.writer = writer;
-        recover(store, &self.leases, &self.alarms, &self.epoch)?;
+        recover(store, &self.leases, &self.alarms, &self.registry)?;
         let row = store.sys_get(cluster::MEMBERS_ROW)?.unwrap_or_default();
         let removed = store.sys_get(cluster::REMOVED_ROW)?;
         let members = Members::from_rows(&row, removed.as_deref());
@@ -170,11 +183,7 @@ impl Applier {
             Command::LeaseCheckpoint(request) => Ok(self.lease_checkpoint(&request)),
             Command::Alarm(request) => self.alarm(&request),
             Command::MemberAttributes(request) => self.member_attributes(request),
-            Command::PolicyEpoch(next) => {
-                let row = self.epoch.set(next);
-                self.writer.sys_put(epoch::ROW, row);
-                Ok(Reply::Empty)
-            }
+            Command::Plugin(change) => self.plugin(&change),
             Command::Membership(change) => self.membership(&change),
         }
     }
@@ -182,7 +191,7 @@ impl Applier {
     /// Whether the entry was judged under another policy epoch than the one in force, of what policies are asked about.
     fn is_fenced_off(&self, command: &Command, epoch: u64) -> bool {
         let is_judged = match command {
-            Command::Put(_) | Command::Txn(_) | Command::PolicyEpoch(_) => true,
+            Command::Put(_) | Command::Txn(_) => true,
             Command::DeleteRange(_)
             | Command::Compact(_)
             | Command::LeaseGrant(_)
@@ -190,9 +199,10 @@ impl Applier {
             | Command::LeaseCheckpoint(_)
             | Command::Alarm(_)
             | Command::MemberAttributes(_)
+            | Command::Plugin(_)
             | Command::Membership(_) => false,
         };
-        is_judged && epoch != self.epoch.get() && !is_on(Sabotage::PolicyEpochUnchecked)
+        is_judged && epoch != self.registry.epoch().get() && !is_on(Sabotage::PolicyEpochUnchecked)
     }
 
     /// What raised alarms forbid: NOSPACE whatever needs space, CORRUPT everything but clearing it.
@@ -208,13 +218,13 @@ impl Applier {
         let needs_space = match command {
             Command::Put(_) | Command::LeaseGrant(_) => true,
             Command::Txn(request) => space::txn_cost(request) > 0,
+            Command::Plugin(change) => plugin::needs_space(change),
             Command::DeleteRange(_)
             | Command::Compact(_)
             | Command::LeaseRevoke(_)
             | Command::LeaseCheckpoint(_)
             | Command::Alarm(_)
             | Command::MemberAttributes(_)
-            | Command::PolicyEpoch(_)
             | Command::Membership(_) => false,
         };
         if needs_space && self.alarms.no_space() { Err(Refusal::NoSpace) } else { Ok(()) }
@@ -313,6 +323,12 @@ impl Applier {
     }
 
     fn membership(&mut self, change: &Change) -> Result<Reply, Failure> {
+        if let Change::Promote(id) = change
+            && self.members.is_learner(*id)
+            && !self.registry.is_prepared(*id)
+        {
+            return Err(Refusal::LearnerNotPrepared.into());
+        }
         self.reconfiguration = Some(self.members.change(change)?);
         self.keep_members();
         Ok(Reply::Members(self.members.list()))
@@ -336,12 +352,17 @@ impl Applier {
     }
 }
 
-/// Leases, alarms and the policy epoch as the store keeps them, and the keys attached to each lease, in place of what was
+/// Leases, alarms, plugins and the policy epoch as the store keeps them, and the keys attached to each lease, in place of what was
 /// known.
 ///
 /// # Errors
 /// When a row can't be read.
-pub(crate) fn recover(store: &Store, leases: &Leases, alarms: &Alarms, epoch: &Epoch) -> Result<(), StorageError> {
+pub(crate) fn recover(
+    store: &Store,
+    leases: &Leases,
+    alarms: &Alarms,
+    registry: &Registry,
+) -> Result<(), StorageError> {
     leases.clear();
     for (name, value) in store.sys_scan(Leases::row_prefix())? {
         if !leases.recover_row(&name, &value) {
@@ -353,8 +374,13 @@ pub(crate) fn recover(store: &Store, leases: &Leases, alarms: &Alarms, epoch: &E
     if !alarms.recover(&row) {
         return Err(StorageError::Damaged { what: "the alarms' row" });
     }
+    registry.replace(plugin::read(store)?);
     let row = store.sys_get(epoch::ROW)?;
-    if epoch.recover(row.as_deref()) { Ok(()) } else { Err(StorageError::Damaged { what: "the policy epoch's row" }) }
+    if registry.epoch().recover(row.as_deref()) {
+        Ok(())
+    } else {
+        Err(StorageError::Damaged { what: "the policy epoch's row" })
+    }
 }
 
 fn header(revision: Revision) -> Option<ResponseHeader> {

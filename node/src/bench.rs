@@ -20,7 +20,7 @@ use crate::mvcc::key_index::{self, KeyIndexBuilder, KeyState};
 use crate::mvcc::key_range::KeyRange;
 use crate::mvcc::revision::{ChangeId, Revision};
 use crate::mvcc::{self, AppliedMark, Committed, MvccOptions, Store};
-use crate::policy::epoch::Epoch;
+use crate::policy::plugins::Registry;
 use crate::rpc::range_answer::{EncodedKvs, RangeAnswer};
 use crate::storage::Storage;
 pub use crate::watch::bench::{Responses, Watchers, encode_event, encode_response};
@@ -57,7 +57,7 @@ impl Member {
         options.value_cache_bytes = value_cache_bytes.unwrap_or(options.value_cache_bytes);
         let (store, writer, applied) = mvcc::open(storage, floor, options).expect("a new store is whole");
         let applier =
-            Applier::new(writer, Leases::new(1), Alarms::default(), Members::new(Vec::new()), Epoch::default());
+            Applier::new(writer, Leases::new(1), Alarms::default(), Members::new(Vec::new()), Registry::default());
         Member { store, applier, applied }
     }
 

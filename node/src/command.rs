@@ -1,7 +1,7 @@
 //! What a log entry says: one command, encoded as etcd's `InternalRaftRequest`.
 //!
-//! The field numbers are etcd's, so that etcd's tools can read our log; Kuorum's additions (policy epoch, read set) use
-//! numbers from 2000 up in the request header. Decoding never trusts its input: the nesting of transactions, the one
+//! The field numbers are etcd's, so that etcd's tools can read our log; Kuorum's additions (policy epoch, read set,
+//! changes of plugins) use numbers from 2000 up in the request header. Decoding never trusts its input: the nesting of transactions, the one
 //! recursive part of the interface, is decoded here with a bound of its own.
 
 use std::fmt;
@@ -11,6 +11,7 @@ use kuorum_proto::etcdserverpb::{
     AlarmRequest, CompactionRequest, Compare, DeleteRangeRequest, InternalRaftRequest, LeaseCheckpointRequest,
     LeaseGrantRequest, LeaseRevokeRequest, PutRequest, RangeRequest, RequestHeader, RequestOp, TxnRequest, request_op,
 };
+use kuorum_proto::kuorum::v1::PluginCommand;
 use kuorum_proto::membershippb::ClusterMemberAttrSetRequest;
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, check_wire_type, decode_key, decode_varint, skip_field};
@@ -46,8 +47,8 @@ pub(crate) enum Command {
     Alarm(AlarmRequest),
     /// A member tells the cluster its name and client URLs, once it has started.
     MemberAttributes(ClusterMemberAttrSetRequest),
-    /// Another policy epoch takes the place of the one that the entry's header names.
-    PolicyEpoch(u64),
+    /// A change of the plugins. Rare, and boxed so that others need no room for it.
+    Plugin(Box<PluginCommand>),
     /// A change of who the members are. Its entries are of a kind of their own, as raft must know of them.
     Membership(Change),
 }
@@ -86,11 +87,18 @@ impl Command {
         if let Command::Membership(change) = self {
             return change.encode(number);
         }
-        let next_policy_epoch = if let Command::PolicyEpoch(next) = self { next } else { 0 };
-        let header = RequestHeader { policy_epoch, next_policy_epoch, ..RequestHeader::default() };
+        let mut header = RequestHeader { policy_epoch, ..RequestHeader::default() };
+        let command = match self {
+            Command::Plugin(change) => {
+                header.plugin = Some(change);
+                None
+            }
+            command => Some(command),
+        };
         let header = (header != RequestHeader::default()).then_some(header);
         let mut request = InternalRaftRequest { header, id: number, ..InternalRaftRequest::default() };
-        match self {
+        let Some(command) = command else { return request.encode_to_vec().into() };
+        match command {
             Command::Put(put) => request.put = Some(put),
             Command::DeleteRange(delete) => request.delete_range = Some(delete),
             Command::Txn(txn) => request.txn = Some(txn),
@@ -100,8 +108,7 @@ impl Command {
             Command::LeaseCheckpoint(checkpoint) => request.lease_checkpoint = Some(checkpoint),
             Command::Alarm(alarm) => request.alarm = Some(alarm),
             Command::MemberAttributes(attributes) => request.cluster_member_attr_set = Some(attributes),
-            Command::PolicyEpoch(_) => {}
-            Command::Membership(_) => unreachable!("encoded above"),
+            Command::Plugin(_) | Command::Membership(_) => unreachable!("encoded above"),
         }
         request.encode_to_vec().into()
     }
@@ -131,7 +138,7 @@ impl Command {
             return Ok((header, Command::Txn(txn)));
         }
         let request = InternalRaftRequest::decode(payload)?;
-        let header = request.header.unwrap_or_default();
+        let mut header = request.header.unwrap_or_default();
         let command = if let Some(put) = request.put {
             Command::Put(put)
         } else if let Some(txn) = request.txn {
@@ -150,8 +157,8 @@ impl Command {
             Command::Alarm(alarm)
         } else if let Some(attributes) = request.cluster_member_attr_set {
             Command::MemberAttributes(attributes)
-        } else if header.next_policy_epoch != 0 {
-            Command::PolicyEpoch(header.next_policy_epoch)
+        } else if let Some(change) = header.plugin.take() {
+            Command::Plugin(change)
         } else {
             return Err(DecodeError::Unknown);
         };
@@ -297,6 +304,8 @@ fn take_delimited(bytes: &mut Bytes) -> Result<Bytes, DecodeError> {
 
 #[cfg(test)]
 mod tests {
+    use kuorum_proto::kuorum::v1::{PluginChunk, plugin_command};
+
     use super::*;
 
     fn nested(depth: usize) -> TxnRequest {
@@ -335,10 +344,16 @@ mod tests {
         let put = PutRequest { key: "k".into(), value: "v".into(), ..PutRequest::default() };
         let (header, command) = Command::decode(EntryKind::Normal, Command::Put(put.clone()).encode(0, 7)).unwrap();
         assert_eq!((header.policy_epoch, command), (7, Command::Put(put)));
-        let next = Command::PolicyEpoch(8).encode(5, 7);
-        assert_eq!(number(&next), Some(5));
-        let (header, command) = Command::decode(EntryKind::Normal, next).unwrap();
-        assert_eq!((header.policy_epoch, command), (7, Command::PolicyEpoch(8)));
+    }
+
+    #[test]
+    fn a_change_of_plugins_survives_the_log() {
+        let chunk = PluginChunk { number: 3, data: "bytes".into(), ..PluginChunk::default() };
+        let change = PluginCommand { change: Some(plugin_command::Change::Chunk(chunk)) };
+        let encoded = Command::Plugin(Box::new(change.clone())).encode(5, 0);
+        assert_eq!(number(&encoded), Some(5));
+        let (_, command) = Command::decode(EntryKind::Normal, encoded).unwrap();
+        assert_eq!(command, Command::Plugin(Box::new(change)));
     }
 
     proptest::proptest! {

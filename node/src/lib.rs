@@ -15,6 +15,7 @@
 //!
 //! The modules below stand in that order: front door, before the log, consensus, the pure core, out again, upkeep.
 
+pub mod cli;
 pub mod config;
 pub mod server;
 

@@ -1,4 +1,4 @@
-//! The `kuorum` binary: reads the configuration, starts the log, runs the server.
+//! The `kuorum` binary: reads the configuration, starts the log, runs the server; or speaks to one that runs.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -12,6 +12,9 @@ use kuorum::trace;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|word| word == "plugin") {
+        return kuorum::cli::plugin::run(std::env::args_os().skip(2));
+    }
     match config::parse(std::env::args_os().skip(1), environment()) {
         Ok(Command::PrintVersion) => print(&config::version_text()),
         Ok(Command::PrintHelp(text)) => print(&text),

@@ -1,12 +1,14 @@
 //! Upkeep: what a member does by itself, beside serving requests.
 //!
-//! Two threads. The *disk* thread ([`disk`]) does what may take long, one thing at a time: carry compactions out on
+//! Three threads. The *disk* thread ([`disk`]) does what may take long, one thing at a time: carry compactions out on
 //! disk, defragment, make the store durable, dump the key index. The *clock* thread ([`clock`]) looks at the time ten
-//! times a second: leases that ran out, compactions that are due, the room on the disk, a commit that hangs. Neither
-//! touches the replicated state; what they find becomes a proposal.
+//! times a second: leases that ran out, compactions that are due, the room on the disk, a commit that hangs. The
+//! *prepare* thread ([`preparation`]) makes plugins ready that were loaded. None touches the replicated state; what they
+//! find becomes a proposal.
 
 pub(crate) mod clock;
 pub(crate) mod disk;
+pub(crate) mod preparation;
 
 use crossbeam_channel::{Receiver, Sender};
 use tokio::sync::{oneshot, watch};

@@ -4,3 +4,4 @@
 
 pub(crate) mod compaction;
 pub(crate) mod epoch;
+pub(crate) mod plugins;

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use crate::mvcc::query;
+use crate::policy::plugins;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
@@ -39,6 +40,8 @@ pub(crate) enum Refusal {
     PeerUrlExists,
     TooManyLearners,
     LearnerNotReady,
+    /// A learner that is to vote has not prepared a plugin that is in force.
+    LearnerNotPrepared,
     /// Too few voters have started for the change to leave a quorum.
     NotEnoughStarted,
 
@@ -58,6 +61,9 @@ pub(crate) enum Refusal {
     /// Judged under policies that were not in force any more when it came to that: whoever proposed it judges it again.
     StalePolicy,
 
+    /// A change of the plugins. Boxed, as its values make it larger than all others.
+    Plugin(Box<plugins::Refused>),
+
     /// Not in this release; the sentence says what is missing.
     Unimplemented(&'static str),
     /// The process can't go on with this request; the sentence says why.
@@ -70,6 +76,12 @@ impl From<query::Refusal> for Refusal {
             query::Refusal::Compacted { .. } => Refusal::Compacted,
             query::Refusal::Future { .. } => Refusal::FutureRevision,
         }
+    }
+}
+
+impl From<plugins::Refused> for Refusal {
+    fn from(refused: plugins::Refused) -> Refusal {
+        Refusal::Plugin(Box::new(refused))
     }
 }
 

@@ -3,7 +3,7 @@
 //! [`listen`] binds, [`shards`] serves: one single-threaded runtime a core, a connection stays on the shard that got
 //! it. [`connection`] tells gRPC (HTTP/2) from pages (HTTP/1.1, see [`crate::http`]). [`grpc`] finds the method,
 //! decodes, sets the deadline, counts, encodes. The services ([`kv`], [`range_answer`], [`range_stream`], [`lease`], [`watch`],
-//! [`cluster`], [`maintenance`], [`auth`], [`health`]) know nothing of that: they are functions from a request to an
+//! [`cluster`], [`maintenance`], [`auth`], [`health`], [`plugin`]) know nothing of that: they are functions from a request to an
 //! answer or a [`Refusal`], so another transport can call them as they are.
 //!
 //! Framing is hand-written over hyper; of tonic only the status type is used. What a client is told of a refusal is
@@ -25,6 +25,7 @@ mod lease;
 mod listen;
 mod maintenance;
 pub(crate) mod method;
+mod plugin;
 pub(crate) mod range_answer;
 mod range_stream;
 mod reply;
@@ -47,6 +48,7 @@ use crate::consensus;
 use crate::lease::Leases;
 use crate::maintenance::Upkeep;
 use crate::mvcc::{CurrentStore, ReadError};
+use crate::policy::plugins::Registry;
 use crate::refusal::Refusal;
 use crate::transport::Peers;
 use crate::watch::Hub;
@@ -76,6 +78,9 @@ pub(crate) struct Node {
     pub(crate) gate: Gate,
     pub(crate) peers: Peers,
     pub(crate) questions: leader::Questions,
+    pub(crate) plugins: Registry,
+    /// Tells of each change of the plugins.
+    pub(crate) plugins_changed: tokio::sync::watch::Receiver<()>,
     /// How long a request may take that waits for other members.
     pub(crate) patience: Duration,
     /// Where this process' monotonic time starts.

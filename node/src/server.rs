@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use kuorum_proto::membershippb::{Attributes, ClusterMemberAttrSetRequest};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch as watch_channel};
 
 use crate::admission::{self, Gate, space};
 use crate::alarm::Alarms;
@@ -27,11 +27,11 @@ use crate::consensus::inlet::Inlet;
 use crate::consensus::tail::Tail;
 use crate::consensus::{self, runner};
 use crate::lease::{self, Leases};
-use crate::maintenance::{self, Upkeep, clock, disk};
+use crate::maintenance::{self, Upkeep, clock, disk, preparation};
 use crate::mvcc::revision::Revision;
 use crate::mvcc::{CurrentStore, Store};
 use crate::policy::compaction::{Mode, Schedule};
-use crate::policy::epoch::Epoch;
+use crate::policy::plugins::Registry;
 use crate::refusal::Refusal;
 use crate::transport::Peers;
 
@@ -178,6 +178,7 @@ struct Base {
     gate: Gate,
     leases: Leases,
     alarms: Alarms,
+    registry: Registry,
     questions: rpc::leader::Questions,
     peers: Peers,
     store: CurrentStore,
@@ -204,8 +205,9 @@ impl Base {
             false => Leases::new(ttl_seconds_min),
         };
         let alarms = Alarms::default();
-        let gate = Gate::new(limits, sizes.clone(), room.clone(), Epoch::default());
-        apply::recover(&data.store, &leases, &alarms, &gate.epoch())?;
+        let registry = Registry::default();
+        let gate = Gate::new(limits, sizes.clone(), room.clone(), registry.epoch());
+        apply::recover(&data.store, &leases, &alarms, &registry)?;
         let store = CurrentStore::new(data.store.clone());
         let snapshots_in = catch_up::Receiver::new(
             data.path.join("member"),
@@ -232,6 +234,7 @@ impl Base {
             limits,
             leases,
             alarms,
+            registry,
             questions,
             snapshots_out: catch_up::Sender::new(store.clone(), peers.clone(), inbox_of_snapshots),
             peers,
@@ -257,18 +260,18 @@ impl Running {
         start_metrics(config, &data.identity);
         #[rustfmt::skip]
         let Base {
-            facts, office, shared, inbox, handle, room, sizes, limits, gate, leases, alarms, questions, peers, store,
-            snapshots_in, snapshots_out,
+            facts, office, shared, inbox, handle, room, sizes, limits, gate, leases, alarms, registry, questions, peers,
+            store, snapshots_in, snapshots_out,
         } = Base::new(config, &data)?;
         let (stop, stopped) = crossbeam_channel::bounded(0);
         let (compactions, compactions_due) = compaction_queue(&data.store);
         let (durability, durability_wanted) = crossbeam_channel::bounded(1);
         let (upkeep, disk_jobs, compacted) = Upkeep::with_queue();
-        let departed = Arc::new(Notify::new());
-        let members_changed = members_changed(&data, peers.clone(), Arc::clone(&departed));
+        let (members_changed, departed) = members_changed(&data, peers.clone());
+        let (tell_plugins_changed, plugins_changed, to_prepare) = plugins_changed();
         let (hub, feed, watch) = watch::start(data.store.clone(), Arc::clone(&facts), watch_options(config), started)?;
         let (apply_queue, apply) = apply::thread::start(apply::thread::Parts {
-            applier: Applier::new(data.writer, leases.clone(), alarms.clone(), data.members.clone(), gate.epoch()),
+            applier: Applier::new(data.writer, leases.clone(), alarms.clone(), data.members.clone(), registry.clone()),
             delivery: Delivery::new(office.clone()),
             shared: Arc::clone(&shared),
             feed,
@@ -276,13 +279,13 @@ impl Running {
             applied: data.applied,
             raft: Arc::clone(&inbox),
             members_changed,
+            plugins_changed: tell_plugins_changed,
             install: install(data.path.join("member"), data.store_name, store.clone(), snapshots_in),
             sizes: sizes.clone(),
             slow: config.upkeep.slow_apply,
         })?;
-        let driver = driver(config, &data.identity, &data.members, data.recovered, data.applied.index)?;
         let raft = runner::start(runner::Parts {
-            driver,
+            driver: driver(config, &data.identity, &data.members, data.recovered, data.applied.index)?,
             inbox,
             log: data.log,
             apply: apply_queue.clone(),
@@ -313,16 +316,16 @@ impl Running {
             jobs: disk_jobs,
             compactions: compactions_due,
             durability: durability_wanted,
-            stop: stopped,
+            stop: stopped.clone(),
             compacted,
             compaction_pause: config.compaction.pause,
         })?;
-        let (consensus, members, watch_hub) = (handle, data.members, hub);
         #[rustfmt::skip]
         let node = Arc::new(rpc::Node {
-            limits, rules: change_rules(config), facts, consensus, store, leases, alarms, members, watch: watch_hub,
-            upkeep, gate, peers, questions, patience: REQUEST_PATIENCE + 2 * config.raft.election_timeout, started,
+            limits, rules: change_rules(config), facts, consensus: handle, store, leases, alarms, members: data.members,
+            watch: hub, upkeep, gate, peers, questions, plugins: registry, plugins_changed, patience: patience(config), started,
         });
+        prepare_plugins(&node, to_prepare, stopped)?;
         Ok(Running { node, office, raft, apply_queue, apply, watch, clock, disk, departed, stop, _lock: data.lock })
     }
 
@@ -346,9 +349,12 @@ impl Running {
 }
 
 /// What follows from a change of the members on this one: other connections, and its own end once it was removed.
-fn members_changed(data: &DataDir, peers: Peers, departed: Arc<Notify>) -> Box<dyn Fn() + Send> {
+/// The latter is notified.
+fn members_changed(data: &DataDir, peers: Peers) -> (Box<dyn Fn() + Send>, Arc<Notify>) {
     let (members, own) = (data.members.clone(), data.identity.member_id);
-    Box::new(move || {
+    let departed = Arc::new(Notify::new());
+    let departs = Arc::clone(&departed);
+    let changed = move || {
         if let Err(error) = peers.follow_members() {
             crate::fatal!("the system gives no thread", error = error.to_string());
         }
@@ -357,9 +363,37 @@ fn members_changed(data: &DataDir, peers: Peers, departed: Arc<Notify>) -> Box<d
                 "the member has been permanently removed from the cluster",
                 "local-member-id" = own.to_string()
             );
-            departed.notify_one();
+            departs.notify_one();
         }
-    })
+    };
+    (Box::new(changed), departed)
+}
+
+/// What is called when plugins change, and those who hear of it: requests that wait, and the preparation thread.
+fn plugins_changed() -> (Box<dyn Fn() + Send>, watch_channel::Receiver<()>, Receiver<()>) {
+    let (tell, changes) = watch_channel::channel(());
+    let (wake, to_prepare) = crossbeam_channel::bounded(1);
+    let changed = move || {
+        tell.send_replace(());
+        // Full: it looks anyhow.
+        wake.try_send(()).ok();
+    };
+    (Box::new(changed), changes, to_prepare)
+}
+
+/// Starts to prepare plugins. Not waited for at a stop: a preparation may take long, and what was not told is told after the
+/// next start.
+fn prepare_plugins(node: &rpc::Node, changed: Receiver<()>, stop: Receiver<()>) -> std::io::Result<()> {
+    let parts = preparation::Parts {
+        store: node.store.clone(),
+        consensus: node.consensus.clone(),
+        gate: node.gate.clone(),
+        member: node.facts.member_id,
+        prepare: Box::new(preparation::HeaderCheck),
+        changed,
+        stop,
+    };
+    preparation::start(parts).map(|_| ())
 }
 
 /// Compactions on their way to the disk thread. The first is the newest before this start: where a crash interrupted its
@@ -491,6 +525,10 @@ fn hand_over(node: &rpc::Node) {
         Ok(_) => crate::info!("leadership transfer succeeded"),
         Err(refusal) => crate::warn!("leadership transfer failed", error = refusal.to_string()),
     }
+}
+
+fn patience(config: &Config) -> Duration {
+    REQUEST_PATIENCE + 2 * config.raft.election_timeout
 }
 
 fn change_rules(config: &Config) -> rpc::ChangeRules {

@@ -7,9 +7,9 @@
 //! ```text
 //!   world      what happens when; turns of the members' threads, frames, faults, clients
 //!   process    the parts of one member, thread by thread        member   what outlives it: disk and store
-//!   client, watching, operator   requests, watches, changes of the members
+//!   client, watching, operator   requests, watches, changes of members and plugins
 //!   network, faults    what goes wrong                            rows     whole stores on their way
-//!   checker    the rules                                        history  the model that says what is right
+//!   checker    the rules                                        history, policies  the model that says what is right
 //! ```
 //!
 //! One seed is one run: [`run`] twice is the same bytes of trace twice. A violation is reported with its seed, which
@@ -23,6 +23,7 @@ mod member;
 mod network;
 mod operator;
 mod plan;
+mod policies;
 mod process;
 mod random;
 mod rows;

@@ -3,7 +3,8 @@
 //! The files under `proto/` are ours; the names, field numbers and enum values in them are etcd's, read from the Go
 //! modules `go.etcd.io/etcd/api/v3` and `go.etcd.io/etcd/server/v3` at 3.7.3 and `go.etcd.io/raft/v3` at 3.7.0. What
 //! Kuorum adds has field numbers from 2000 up; `proto/etcdserverpb/raft_internal.proto` lists them.
-//! `tests/round_trip.rs` holds every message against bytes that etcd's own Go code wrote.
+//! `tests/round_trip.rs` holds every message of etcd's against bytes that etcd's own Go code wrote. The package `kuorum` is
+//! ours alone.
 //!
 //! Every bytes field is [`bytes::Bytes`], so decoding from one shares its memory. Messages are copies of the wire:
 //! nothing here checks a value. Clients take a channel made elsewhere; there is no `connect`.
@@ -63,4 +64,12 @@ pub mod snappb {
 /// Leases as stored.
 pub mod leasepb {
     tonic::include_proto!("leasepb");
+}
+
+/// What is Kuorum's own.
+pub mod kuorum {
+    /// Plugins: the service, and what the log holds of them.
+    pub mod v1 {
+        tonic::include_proto!("kuorum.v1");
+    }
 }

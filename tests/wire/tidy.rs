@@ -23,17 +23,18 @@ const EDGES: [Edge; 12] = [
     // Consensus is a state machine that one module drives.
     Edge { name: "raft", allowed: &["consensus"] },
     // The wire ends at the front door.
-    Edge { name: "tonic", allowed: &["rpc"] },
+    Edge { name: "tonic", allowed: &["cli", "rpc"] },
     Edge { name: "axum", allowed: &["rpc", "http", "server"] },
     Edge { name: "hyper", allowed: &["rpc", "http", "server"] },
     Edge { name: "wasmtime", allowed: &["plugin"] },
-    // Files: the store, the log, what is read at start, and a store that another member sends; `trace` writes the log outputs, `metrics/process` reads
+    // Files: the store, the log, what is read at start, and a store that another member sends; `cli` reads what it is told to load; `trace` writes the log outputs, `metrics/process` reads
     // /proc, `mvcc/startup` reads and writes the dump of the key index.
     Edge {
         name: "std::fs",
         allowed: &[
             "storage",
             "log",
+            "cli",
             "config/file",
             "server",
             "catch_up",
@@ -44,7 +45,10 @@ const EDGES: [Edge; 12] = [
         ],
     },
     // The runtime belongs to the edges; `consensus/answers` hands an answer back to the shard that waits for it.
-    Edge { name: "tokio", allowed: &["rpc", "http", "server", "watch/stream", "maintenance", "consensus/answers"] },
+    Edge {
+        name: "tokio",
+        allowed: &["cli", "rpc", "http", "server", "watch/stream", "maintenance", "consensus/answers"],
+    },
     // Clocks, each a seam with its own reason at the call.
     Edge {
         name: "Instant::now",

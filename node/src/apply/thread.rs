@@ -61,6 +61,8 @@ pub(crate) struct Parts {
     pub(crate) raft: Arc<Inbox<Event>>,
     /// Called before it is, for the connections to members.
     pub(crate) members_changed: Box<dyn Fn() + Send>,
+    /// Called once changes of plugins are committed to the store.
+    pub(crate) plugins_changed: Box<dyn Fn() + Send>,
     /// Puts the store that arrived as of this entry in the place of the one in use, durably.
     pub(crate) install: Box<dyn FnMut(u64) -> Installed + Send>,
     /// Told how much each batch added, so that a quota holds between two looks at the disk.
@@ -214,6 +216,9 @@ impl Applying {
         if !reconfigured.is_empty() {
             (self.parts.members_changed)();
         }
+        if self.parts.applier.take_plugins_changed() {
+            (self.parts.plugins_changed)();
+        }
         for event in reconfigured {
             self.parts.raft.push(event);
         }
@@ -239,6 +244,7 @@ impl Applying {
         crate::info!("applied snapshot", "snapshot-index" = applied.index, revision = store.revision().0);
         self.parts.feed.replaced(store);
         (self.parts.members_changed)();
+        (self.parts.plugins_changed)();
         self.parts.shared.set_applied(applied.index);
         self.parts.raft.push(Event::Installed { index });
         self.release_reads();
@@ -273,7 +279,7 @@ mod tests {
     use crate::log::{EntryKind, LogEntry};
     use crate::mvcc::filter::Floor;
     use crate::mvcc::{self, MvccOptions};
-    use crate::policy::epoch::Epoch;
+    use crate::policy::plugins::Registry;
     use crate::refusal::Refusal;
     use crate::storage::Storage;
     use crate::watch;
@@ -321,7 +327,7 @@ mod tests {
                 Leases::new(1),
                 Alarms::default(),
                 Members::new(Vec::new()),
-                Epoch::default(),
+                Registry::default(),
             ),
             delivery: Delivery::new(PostOffice::new(0)),
             shared: Arc::clone(&shared),
@@ -330,6 +336,7 @@ mod tests {
             applied,
             raft: Arc::new(Inbox::new()),
             members_changed: Box::new(|| ()),
+            plugins_changed: Box::new(|| ()),
             install: Box::new(|_| unreachable!("nothing arrives here")),
             sizes: Sizes::default(),
             slow: Duration::MAX,

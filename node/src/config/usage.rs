@@ -20,6 +20,9 @@ pub(super) fn short() -> &'static str {
 
   kuorum --config-file PATH
     Take the configuration from a YAML file; all other flags and variables are then ignored.
+
+  kuorum plugin ...
+    Bring plugins into a running cluster; `kuorum plugin --help` says how.
 "
 }
 

@@ -78,6 +78,7 @@ impl Counts {
     fn register(r: &Registrar, method: Method, extensive: bool) -> Counts {
         let kind = match method.kind() {
             Kind::Unary => "unary",
+            Kind::ClientStream => "client_stream",
             Kind::ServerStream => "server_stream",
             Kind::BothStream => "bidi_stream",
         };

@@ -28,7 +28,8 @@ use crate::mvcc::value_cache::ValueCache;
 use crate::mvcc::{MvccOptions, ReadError};
 use crate::storage::{Space, Storage, StorageError, View};
 
-/// What the rows of the `sys` space take, whatever the history: a few hundred bytes, in one block.
+/// What the rows of the `sys` space take, whatever the history: a few hundred bytes, in one block. Components of plugins are
+/// not counted: they have a bound of their own.
 const FIXED_ROWS_BYTES: u64 = 4_096;
 /// Keys taken from the index in one go, under its lock: about half a millisecond. Larger reads scan the engine instead,
 /// without a lock.

@@ -24,7 +24,7 @@ use super::method::Method;
 use super::reply::{self, Reply};
 use super::shards::Front;
 use super::status::Fault;
-use super::{Node, auth, cluster, health, kv, lease, maintenance};
+use super::{Node, auth, cluster, health, kv, lease, maintenance, plugin};
 use crate::metrics;
 use crate::refusal::Refusal;
 
@@ -38,6 +38,7 @@ const ELECTION_ABSENT: &str = "the election service is not in this release; clie
 const LOCK_ABSENT: &str = "the lock service is not in this release; clients can lock with transactions";
 const SNAPSHOT_ABSENT: &str = "snapshots are not in this release";
 const DOWNGRADE_ABSENT: &str = "downgrades are not in this release";
+const TAIL_ABSENT: &str = "what plugins decide can't be followed in this release";
 
 /// Answers one request.
 pub(super) fn answer(front: Arc<Front>, request: Request<Incoming>) -> Answer {
@@ -101,6 +102,14 @@ fn dispatch(call: Call, messages: Body) -> Answer {
         Method::MemberRemove => unary(call, messages, cluster::member_remove),
         Method::MemberUpdate => unary(call, messages, cluster::member_update),
         Method::MemberPromote => unary(call, messages, cluster::member_promote),
+        Method::PluginUpload => Box::pin(streams::upload(call, messages)),
+        Method::PluginLoad => Box::pin(streams::load(call, messages)),
+        Method::PluginList => unary(call, messages, plugin::list),
+        Method::PluginInspect => unary(call, messages, plugin::inspect),
+        Method::PluginSetMode => unary(call, messages, plugin::set_mode),
+        Method::PluginRollback => unary(call, messages, plugin::rollback),
+        Method::PluginRemove => unary(call, messages, plugin::remove),
+        Method::PluginTail => absent(&call, TAIL_ABSENT),
         Method::Snapshot => absent(&call, SNAPSHOT_ABSENT),
         Method::Downgrade => absent(&call, DOWNGRADE_ABSENT),
         Method::AuthEnable

@@ -172,7 +172,7 @@ async fn decoded<Q: Message + Default, A: Message>(
 }
 
 /// The refusals that mean something to whoever asked, each with its code on the wire. Any other is told as a timeout.
-const CODES: [(Refusal, u8); 10] = [
+const CODES: [(Refusal, u8); 11] = [
     (Refusal::NotLeader, 1),
     (Refusal::NoLeader, 2),
     (Refusal::TooManyRequests, 3),
@@ -183,6 +183,7 @@ const CODES: [(Refusal, u8); 10] = [
     (Refusal::NotEnoughStarted, 9),
     (Refusal::ReconfigurationPending, 10),
     (Refusal::Unhealthy, 11),
+    (Refusal::LearnerNotPrepared, 12),
 ];
 const TIMED_OUT: u8 = 5;
 

@@ -1,4 +1,4 @@
-//! The gRPC methods: their paths, and how many messages go each way. One table, in the order of etcd's services.
+//! The gRPC methods: their paths, and how many messages go each way. One table, in the order of etcd's services, then Kuorum's own.
 
 use std::fmt;
 
@@ -6,6 +6,8 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     Unary,
+    /// Many requests, one answer.
+    ClientStream,
     /// One request, many answers.
     ServerStream,
     /// Many of both.
@@ -68,11 +70,19 @@ pub(crate) enum Method {
     HealthCheck,
     HealthList,
     HealthWatch,
+    PluginUpload,
+    PluginLoad,
+    PluginList,
+    PluginInspect,
+    PluginSetMode,
+    PluginRollback,
+    PluginRemove,
+    PluginTail,
 }
 
 /// What the table says of each method.
-const TABLE: [(Method, &str, Kind); 52] = {
-    use Kind::{BothStream, ServerStream, Unary};
+const TABLE: [(Method, &str, Kind); 60] = {
+    use Kind::{BothStream, ClientStream, ServerStream, Unary};
     use Method::*;
     [
         (Range, "/etcdserverpb.KV/Range", Unary),
@@ -127,6 +137,14 @@ const TABLE: [(Method, &str, Kind); 52] = {
         (HealthCheck, "/grpc.health.v1.Health/Check", Unary),
         (HealthList, "/grpc.health.v1.Health/List", Unary),
         (HealthWatch, "/grpc.health.v1.Health/Watch", ServerStream),
+        (PluginUpload, "/kuorum.v1.Plugins/Upload", ClientStream),
+        (PluginLoad, "/kuorum.v1.Plugins/Load", ServerStream),
+        (PluginList, "/kuorum.v1.Plugins/List", Unary),
+        (PluginInspect, "/kuorum.v1.Plugins/Inspect", Unary),
+        (PluginSetMode, "/kuorum.v1.Plugins/SetMode", Unary),
+        (PluginRollback, "/kuorum.v1.Plugins/Rollback", Unary),
+        (PluginRemove, "/kuorum.v1.Plugins/Remove", Unary),
+        (PluginTail, "/kuorum.v1.Plugins/Tail", ServerStream),
     ]
 };
 

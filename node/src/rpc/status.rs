@@ -11,6 +11,7 @@ use tonic::{Code, Status};
 
 use super::method::NoMethod;
 use crate::admission::shape::KEY_BYTES_MAX;
+use crate::policy::plugins::Refused;
 use crate::refusal::Refusal;
 
 /// What goes wrong between the client and a handler.
@@ -134,6 +135,7 @@ fn describe(refusal: &Refusal) -> (Code, Cow<'static, str>) {
             (Code::InvalidArgument, format!("etcdserver: key is longer than {KEY_BYTES_MAX} bytes").into())
         }
         Refusal::Invalid(sentence) => (Code::InvalidArgument, format!("etcdserver: {sentence}").into()),
+        Refusal::Plugin(refused) => (plugin_code(refused), format!("kuorum: {refused}").into()),
         Refusal::Unimplemented(sentence) => (Code::Unimplemented, Cow::Borrowed(sentence)),
         Refusal::Internal(sentence) => (Code::Internal, format!("etcdserver: {sentence}").into()),
         other => unreachable!("{other:?} has a fixed text"),
@@ -166,6 +168,10 @@ fn fixed(refusal: &Refusal) -> Option<(Code, &'static str)> {
         Refusal::LearnerNotReady => {
             (Code::FailedPrecondition, "etcdserver: can only promote a learner member which is in sync with leader")
         }
+        Refusal::LearnerNotPrepared => (
+            Code::FailedPrecondition,
+            "kuorum: the learner has not prepared every plugin that is in force; `kuorum plugin inspect` tells why",
+        ),
         Refusal::NotEnoughStarted => {
             // As with too many requests, etcd's table says FailedPrecondition and its wire Unknown.
             (Code::Unknown, "etcdserver: re-configuration failed due to not enough started members")
@@ -189,8 +195,35 @@ fn fixed(refusal: &Refusal) -> Option<(Code, &'static str)> {
         Refusal::Timeout => (Code::Unavailable, "etcdserver: request timed out"),
         Refusal::TransferTimeout => (Code::Unavailable, "etcdserver: request timed out, leader transfer took too long"),
         Refusal::Stopped => (Code::Unavailable, "etcdserver: server stopped"),
-        Refusal::KeyTooLarge | Refusal::Invalid(_) | Refusal::Unimplemented(_) | Refusal::Internal(_) => return None,
+        Refusal::KeyTooLarge
+        | Refusal::Invalid(_)
+        | Refusal::Plugin(_)
+        | Refusal::Unimplemented(_)
+        | Refusal::Internal(_) => return None,
     })
+}
+
+fn plugin_code(refused: &Refused) -> Code {
+    match refused {
+        Refused::BadName(_)
+        | Refused::BadHash
+        | Refused::ConfigTooLarge
+        | Refused::TooManyGrants
+        | Refused::GrantTooLarge
+        | Refused::BadComponentSize(_)
+        | Refused::BadChunk(_)
+        | Refused::FailureTooLarge
+        | Refused::UnknownMode(_)
+        | Refused::Empty => Code::InvalidArgument,
+        Refused::NoPlugin(_) | Refused::NoRevision { .. } | Refused::NoMember => Code::NotFound,
+        Refused::TooManyPlugins | Refused::NoRoom => Code::ResourceExhausted,
+        Refused::UploadReplaced | Refused::EpochMoved { .. } => Code::Aborted,
+        Refused::IsPrevious { .. }
+        | Refused::NoPrevious(_)
+        | Refused::NoComponent
+        | Refused::NotReady { .. }
+        | Refused::InUse(_) => Code::FailedPrecondition,
+    }
 }
 
 #[cfg(test)]
@@ -201,7 +234,8 @@ mod tests {
     fn every_refusal_has_a_code_and_a_text() {
         use Refusal::*;
         // Beside `fixed`, which the compiler keeps complete: those that it leaves out must be answered all the same.
-        for refusal in [KeyTooLarge, Invalid("x".into()), Unimplemented("x"), Internal("x".into())] {
+        let plugin = Plugin(Box::new(Refused::NoComponent));
+        for refusal in [KeyTooLarge, Invalid("x".into()), plugin, Unimplemented("x"), Internal("x".into())] {
             assert!(fixed(&refusal).is_none());
             assert!(!Fault::from(refusal).status().message().is_empty());
         }

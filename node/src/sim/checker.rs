@@ -204,6 +204,8 @@ fn decides(refusal: &Refusal) -> bool {
             | Refusal::LeaseNotFound
             | Refusal::LeaseExists
             | Refusal::StalePolicy
+            | Refusal::Plugin(_)
+            | Refusal::LearnerNotPrepared
     )
 }
 
@@ -216,6 +218,7 @@ fn outcome(reply: &Reply) -> Option<Outcome> {
         Reply::Compact(response) => (&response.header, 0),
         Reply::LeaseGrant(response) => (&response.header, 0),
         Reply::LeaseRevoke(response) => (&response.header, 0),
+        Reply::Plugin(_, epoch) => return Some(Outcome::InForce { epoch: *epoch }),
         Reply::Empty | Reply::Alarm(_) | Reply::Members(_) => return None,
     };
     Some(Outcome::Done { revision: header.as_ref()?.revision, detail })

@@ -1,6 +1,7 @@
 //! What the members must agree on: the committed entries, carried out once by a model that shares no code with the node.
 //!
-//! The model knows keys, versions, leases and compactions, and only the requests that the clients of the simulation make.
+//! The model knows keys, versions, leases and compactions, and only the requests that the clients of the simulation make;
+//! members and plugins are [`super::policies`]'.
 //! It is fed with each entry when the first member hands it on as committed, so that it is never behind any member.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +12,7 @@ use kuorum_proto::mvccpb::KeyValue;
 
 use crate::command::{self, Command};
 use crate::log::LogEntry;
+use crate::sim::policies::Policies;
 
 /// A change of one key.
 #[derive(Clone, PartialEq, Debug)]
@@ -29,6 +31,10 @@ pub(super) enum Outcome {
     Done {
         revision: i64,
         detail: i64,
+    },
+    /// A change of the plugins: the policy epoch after it.
+    InForce {
+        epoch: u64,
     },
     Refused,
 }
@@ -61,7 +67,7 @@ pub(super) struct History {
     /// By number.
     carried: BTreeMap<u64, Carried>,
     leases: BTreeMap<i64, Lease>,
-    policy_epoch: u64,
+    policies: Policies,
     revision: i64,
     compacted: i64,
     /// Sub-revisions of the request under way.
@@ -77,7 +83,7 @@ impl History {
             versions: BTreeMap::new(),
             carried: BTreeMap::new(),
             leases: BTreeMap::new(),
-            policy_epoch: 0,
+            policies: Policies::default(),
             revision: 1,
             compacted: -1,
             changed: false,
@@ -111,7 +117,7 @@ impl History {
     }
 
     pub(super) fn policy_epoch(&self) -> u64 {
-        self.policy_epoch
+        self.policies.epoch
     }
 
     /// The keys alive at a revision, in order, from `key` up to `end`; one key when `end` is empty.
@@ -149,9 +155,9 @@ impl History {
         let mut says_nothing = false;
         let outcome = match Command::decode(entry.kind, entry.data.clone()) {
             Ok((header, command)) => {
-                says_nothing = matches!(command, Command::PolicyEpoch(_) | Command::LeaseCheckpoint(_));
-                let judged = matches!(command, Command::Put(_) | Command::Txn(_) | Command::PolicyEpoch(_));
-                if judged && header.policy_epoch != self.policy_epoch {
+                says_nothing = matches!(command, Command::LeaseCheckpoint(_));
+                let judged = matches!(command, Command::Put(_) | Command::Txn(_));
+                if judged && header.policy_epoch != self.policies.epoch {
                     Outcome::Refused
                 } else {
                     self.carry_out(command, command::number(&entry.data), now_us)?
@@ -212,12 +218,17 @@ impl History {
                 }
                 0
             }
-            Command::PolicyEpoch(next) => {
-                self.policy_epoch = next;
+            Command::Plugin(command) => {
+                let changed = command.change.as_ref().is_some_and(|change| self.policies.change(change).is_ok());
+                let epoch = self.policies.epoch;
+                return Ok(if changed { Outcome::InForce { epoch } } else { Outcome::Refused });
+            }
+            Command::Membership(change) => {
+                if self.policies.change_members(&change).is_err() {
+                    return Ok(Outcome::Refused);
+                }
                 0
             }
-            // Who the members are is compared between the stores, not known here.
-            Command::Membership(_) => 0,
             Command::LeaseCheckpoint(_) | Command::Alarm(_) | Command::MemberAttributes(_) => 0,
         };
         self.revision += i64::from(self.changed);

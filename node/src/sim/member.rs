@@ -15,7 +15,7 @@ use crate::consensus::tail::Tail;
 use crate::lease::{self, Leases};
 use crate::log::{HardState, Log, LogError, LogOptions, MemDisk, Metadata, Recovered};
 use crate::mvcc::{AppliedMark, Store};
-use crate::policy::epoch::Epoch;
+use crate::policy::plugins::Registry;
 use crate::sim::plan::{ELECTION_TICKS, Plan, TICK_MS};
 use crate::sim::process::{Core, Process};
 use crate::sim::random::Random;
@@ -102,7 +102,7 @@ impl Member {
         self.check_promises(&recovered)?;
         let damaged = |error: StorageError| format!("m{}: the store does not open: {error}", self.id);
         let (store, writer, applied) = rows::open(&self.directory).map_err(damaged)?;
-        let (members, leases, alarms, epoch) = read_back(&store, plan)?;
+        let (members, leases, alarms, registry) = read_back(&store, plan)?;
         if members.was_removed(MemberId(self.id)) {
             self.is_gone = true;
             return Ok(());
@@ -110,7 +110,7 @@ impl Member {
         let tail = Tail::recovered(recovered, &members, applied.index);
         let driver = Driver::new(tail, driver_options(self.id, plan, applied.index, random))?;
         let directory = self.directory.clone();
-        let core = Core { id: self.id, log, store, directory, leases, alarms, epoch, members, applied };
+        let core = Core { id: self.id, log, store, directory, leases, alarms, registry, members, applied };
         self.process = Some(Process::new(core, writer, driver, plan, now_ms));
         Ok(())
     }
@@ -193,8 +193,8 @@ pub(super) fn identity(id: u64) -> Vec<u8> {
     serde_json::to_vec(&identity).expect("ids are always JSON")
 }
 
-/// Members, leases, alarms and policy epoch as the store keeps them.
-fn read_back(store: &Store, plan: &Plan) -> Result<(Members, Leases, Alarms, Epoch), String> {
+/// Members, leases, alarms and plugins as the store keeps them.
+fn read_back(store: &Store, plan: &Plan) -> Result<(Members, Leases, Alarms, Registry), String> {
     let row = |name: &[u8]| store.sys_get(name).map_err(|error| error.to_string());
     let members = row(cluster::MEMBERS_ROW)?.ok_or("the store names no members")?;
     let removed = row(cluster::REMOVED_ROW)?;
@@ -204,9 +204,9 @@ fn read_back(store: &Store, plan: &Plan) -> Result<(Members, Leases, Alarms, Epo
         0 => Leases::new(ttl_seconds_min),
         interval_ms => Leases::with_checkpoints(ttl_seconds_min, interval_ms),
     };
-    let (alarms, epoch) = (Alarms::default(), Epoch::default());
-    apply::recover(store, &leases, &alarms, &epoch).map_err(|error| error.to_string())?;
-    Ok((members, leases, alarms, epoch))
+    let (alarms, registry) = (Alarms::default(), Registry::default());
+    apply::recover(store, &leases, &alarms, &registry).map_err(|error| error.to_string())?;
+    Ok((members, leases, alarms, registry))
 }
 
 fn driver_options(member_id: u64, plan: &Plan, applied: u64, random: &mut Random) -> Options {

@@ -1,6 +1,11 @@
-//! The operator: adds, promotes and removes members, and changes the policies, while the cluster serves.
+//! The operator: adds, promotes and removes members, and brings revisions of a plugin into force, while the cluster serves.
 
+use bytes::Bytes;
 use crossbeam_channel::Receiver;
+use kuorum_proto::kuorum::v1::{
+    PluginAck, PluginAcknowledge, PluginChunk, PluginLoad, PluginMode, PluginRevision, PluginRollback, PluginSetMode,
+    plugin_command,
+};
 
 use crate::admission::Gate;
 use crate::cluster::{Change, Member, MemberId};
@@ -17,6 +22,10 @@ const VOTERS: (usize, usize) = (3, 6);
 /// How long it takes away nobody after it has lost sight of a change.
 const CAUTION_MS: u64 = 10_000;
 const LEARNERS_MAX: usize = 1;
+/// How many of a thousand of its steps are about the plugin, and the components that it has.
+const PLUGINS_PERMILLE: u64 = 500;
+const COMPONENTS: u64 = 6;
+const PLUGIN: &str = "p";
 /// Numbers of its commands begin here, past those of all clients.
 const FIRST_NUMBER: u64 = 1 << 60;
 
@@ -54,11 +63,8 @@ impl Operator {
         epoch: u64,
         random: &mut Random,
     ) -> Option<String> {
-        if random.permille(300) {
-            self.next_number += 1;
-            let answer = peer.process.propose(Gate::policy_epoch(epoch, epoch + 1), self.next_number);
-            self.asked = Some((peer.member, peer.boot, Asked::Change(self.next_number, answer)));
-            return Some(format!("policy epoch {}", epoch + 1));
+        if random.permille(PLUGINS_PERMILLE) {
+            return self.change_plugin(peer, epoch, random);
         }
         if members.is_empty() {
             return None;
@@ -85,6 +91,18 @@ impl Operator {
             Change::Remove(MemberId(random.pick(&voters)))
         };
         Some(self.propose(peer, change))
+    }
+
+    /// Goes on with the one plugin, by what the member that is asked knows of it.
+    fn change_plugin(&mut self, peer: &Peer<'_>, epoch: u64, random: &mut Random) -> Option<String> {
+        let change = plugin_change(peer, epoch, random);
+        let shown = show(&change);
+        self.next_number += 1;
+        // Refused here only for want of room on a disk, of which there is enough.
+        let command = peer.process.gate.plugin(change).ok()?;
+        let answer = peer.process.propose(command, self.next_number);
+        self.asked = Some((peer.member, peer.boot, Asked::Change(self.next_number, answer)));
+        Some(shown)
     }
 
     fn propose(&mut self, peer: &Peer<'_>, change: Change) -> String {
@@ -123,5 +141,83 @@ impl Operator {
             }
             _ => Ok(Some(shown)),
         }
+    }
+}
+
+/// The next step with the plugin. Members do not prepare it by themselves here: the operator says for each how it went.
+fn plugin_change(peer: &Peer<'_>, epoch: u64, random: &mut Random) -> plugin_command::Change {
+    let registry = &peer.process.registry;
+    let plugin = registry.get(PLUGIN).unwrap_or_default();
+    let slots = [&plugin.candidate, &plugin.current, &plugin.previous];
+    let kept: Vec<&PluginRevision> = slots.into_iter().flatten().collect();
+    let component = u8::try_from(random.below(COMPONENTS)).expect("a handful of components");
+    let sha256 = Bytes::from(vec![component; 32]);
+    if kept.is_empty() || random.permille(200) {
+        return match registry.has_component(&sha256) {
+            true => {
+                plugin_command::Change::Load(PluginLoad { name: PLUGIN.to_owned(), sha256, ..PluginLoad::default() })
+            }
+            false => plugin_command::Change::Chunk(PluginChunk {
+                sha256,
+                upload: random.next(),
+                component_bytes: 1,
+                number: 0,
+                data: Bytes::from_static(b"c"),
+            }),
+        };
+    }
+    let members = peer.process.members().list();
+    let is_missing = |(revision, member): &(&PluginRevision, u64)| !is_acknowledged(revision, *member);
+    let pairs = kept.iter().flat_map(|revision| members.iter().map(|member| (*revision, member.id.0)));
+    let missing: Vec<_> = pairs.filter(is_missing).collect();
+    if !missing.is_empty() && random.permille(600) {
+        let (revision, member_id) = random.pick(&missing);
+        let failure = if random.permille(100) { "scripted".to_owned() } else { String::new() };
+        return plugin_command::Change::Acknowledge(PluginAcknowledge {
+            name: PLUGIN.to_owned(),
+            revision: revision.number,
+            identity: revision.identity.clone(),
+            ack: Some(PluginAck { member_id, failure }),
+        });
+    }
+    let (name, allow_missing_members) = (PLUGIN.to_owned(), random.permille(700));
+    let expected_policy_epoch = random.permille(900).then_some(epoch);
+    if random.permille(200) {
+        return plugin_command::Change::Rollback(PluginRollback { name, expected_policy_epoch, allow_missing_members });
+    }
+    let (enforce, shadow, off) = (PluginMode::Enforce, PluginMode::Shadow, PluginMode::Off);
+    let mode = random.pick(&[enforce, enforce, enforce, shadow, off]).into();
+    let revision = if random.permille(700) { 0 } else { random.pick(&kept).number };
+    plugin_command::Change::SetMode(PluginSetMode {
+        name,
+        mode,
+        revision,
+        expected_policy_epoch,
+        allow_missing_members,
+    })
+}
+
+fn is_acknowledged(revision: &PluginRevision, member: u64) -> bool {
+    revision.acks.iter().any(|ack| ack.member_id == member)
+}
+
+fn show(change: &plugin_command::Change) -> String {
+    use plugin_command::Change;
+    match change {
+        Change::Chunk(chunk) => format!("component {}", chunk.sha256[0]),
+        Change::Load(load) => format!("load {}", load.sha256[0]),
+        Change::Acknowledge(acknowledge) => {
+            let PluginAck { member_id, failure } = acknowledge.ack.clone().unwrap_or_default();
+            format!(
+                "m{member_id} on revision {}: {}",
+                acknowledge.revision,
+                if failure.is_empty() { "ready" } else { &failure }
+            )
+        }
+        Change::SetMode(set) => {
+            format!("revision {} {:?} after {:?}", set.revision, set.mode(), set.expected_policy_epoch)
+        }
+        Change::Rollback(rollback) => format!("rollback after {:?}", rollback.expected_policy_epoch),
+        Change::Remove(_) => "remove".to_owned(),
     }
 }

@@ -34,7 +34,7 @@ use crate::log::{Log, LogEntry, MemDisk};
 use crate::maintenance::{COMPACTIONS_MAX, clock};
 use crate::mvcc::revision::Revision;
 use crate::mvcc::{AppliedMark, CurrentStore, Store, Writer};
-use crate::policy::epoch::Epoch;
+use crate::policy::plugins::Registry;
 use crate::sim::member::{CLUSTER, identity};
 use crate::sim::plan::{Plan, TICK_MS};
 use crate::sim::random::Random;
@@ -64,7 +64,7 @@ pub(super) struct Core {
     pub(super) directory: Directory,
     pub(super) leases: Leases,
     pub(super) alarms: Alarms,
-    pub(super) epoch: Epoch,
+    pub(super) registry: Registry,
     pub(super) members: Members,
     pub(super) applied: AppliedMark,
 }
@@ -114,6 +114,7 @@ pub(super) struct Process {
     arrivals: Arrivals,
     pub(super) leases: Leases,
     pub(super) gate: Gate,
+    pub(super) registry: Registry,
     pub(super) hub: Hub,
     watch: Turns,
     members: Members,
@@ -160,7 +161,7 @@ fn members_changed(id: u64, members: Members, departed: Arc<AtomicBool>) -> Box<
 
 impl Process {
     pub(super) fn new(core: Core, writer: Writer, driver: Driver, plan: &Plan, now_ms: u64) -> Process {
-        let Core { id, log, store, directory, leases, alarms, epoch, members, applied } = core;
+        let Core { id, log, store, directory, leases, alarms, registry, members, applied } = core;
         let current = CurrentStore::new(store.clone());
         let arrivals = Arrivals::default();
         let shared = Arc::new(Shared::new(applied.index, 0));
@@ -181,7 +182,7 @@ impl Process {
         due.send(store.compacted()).expect("a new queue has room, and its receiver is here");
         let departed = Arc::new(AtomicBool::new(false));
         let queue = apply::thread::Queue::new(apply::thread::Parts {
-            applier: Applier::new(writer, leases.clone(), alarms, members.clone(), epoch.clone()),
+            applier: Applier::new(writer, leases.clone(), alarms, members.clone(), registry.clone()),
             delivery: Delivery::new(PostOffice::new(0)),
             shared: Arc::clone(&shared),
             feed,
@@ -189,6 +190,8 @@ impl Process {
             applied,
             raft: Arc::clone(&inbox),
             members_changed: members_changed(id, members.clone(), Arc::clone(&departed)),
+            // Nobody prepares plugins here by himself; the operator says so for all.
+            plugins_changed: Box::new(|| ()),
             install: rows::install(directory, current.clone(), Arc::clone(&arrivals)),
             sizes: sizes.clone(),
             slow: Duration::MAX,
@@ -214,7 +217,8 @@ impl Process {
             outgoing: None,
             arrivals,
             leases,
-            gate: Gate::new(limits, sizes, space::Room::default(), epoch),
+            gate: Gate::new(limits, sizes, space::Room::default(), registry.epoch()),
+            registry,
             hub,
             watch,
             members,

@@ -1,5 +1,7 @@
 //! The runner of the golden scripts: a member's core without threads, sockets and clocks.
 //!
+//! The members of its cluster are the voters a (1) and b (2) and the learner c (3).
+//!
 //! It stands under `watch` since that is the last of the core modules and reaches all others. One script, one
 //! behaviour; the file's name is the claim. `UPDATE_GOLDENFILES=1 cargo test golden` writes the answers anew, to be
 //! read before they are committed.
@@ -18,6 +20,10 @@ use kuorum_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseRevokeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, WatchCreateRequest,
     WatchResponse, alarm_request, compare, request_op, response_op,
 };
+use kuorum_proto::kuorum::v1::{
+    Plugin, PluginAck, PluginAcknowledge, PluginChunk, PluginCommand, PluginLoad, PluginMode, PluginRemove,
+    PluginRevision, PluginRollback, PluginSetMode, plugin_command,
+};
 use kuorum_proto::mvccpb::{KeyValue, event};
 use prost::Message as _;
 use tempfile::TempDir;
@@ -26,7 +32,7 @@ use crate::admission::space::{Room, Sizes};
 use crate::admission::{Gate, Limits};
 use crate::alarm::Alarms;
 use crate::apply::{self, Applier, Reply};
-use crate::cluster::{ClusterId, Facts, MemberId, Members};
+use crate::cluster::{Change, ClusterId, Facts, Member, MemberId, Members};
 use crate::command::{self, TXN_DEPTH_MAX, TXN_STACK_BYTES};
 use crate::lease::{LeaseId, Leases, Renewal};
 use crate::log::{EntryKind, LogEntry};
@@ -34,6 +40,7 @@ use crate::mvcc::filter::Floor;
 use crate::mvcc::query::{RangeAnswer, RangeQuery, SortOrder, SortTarget};
 use crate::mvcc::{self, AppliedMark, MvccOptions, ReadError, Store};
 use crate::policy::epoch::Epoch;
+use crate::policy::plugins::{self, Registry};
 use crate::refusal::Refusal;
 use crate::storage::{Space, Storage};
 use crate::watch::Options;
@@ -61,6 +68,7 @@ struct Parts {
     applier: Applier,
     leases: Leases,
     alarms: Alarms,
+    registry: Registry,
     watch: Core,
     streams: BTreeMap<String, (u64, Outbox)>,
 }
@@ -87,8 +95,8 @@ impl World {
         let (store, writer, applied) = mvcc::open(storage.clone(), floor, options).unwrap();
         self.applied = applied;
         let leases = Leases::new(2);
-        let (alarms, epoch) = (Alarms::default(), Epoch::default());
-        apply::recover(&store, &leases, &alarms, &epoch).unwrap();
+        let (alarms, registry) = (Alarms::default(), Registry::default());
+        apply::recover(&store, &leases, &alarms, &registry).unwrap();
         let facts = Arc::new(Facts::new(ClusterId(1), MemberId(2)));
         let options = Options {
             fragment_bytes: 200,
@@ -98,8 +106,9 @@ impl World {
             stream_bytes_max: self.stream_bytes_max,
         };
         let watch = Core::new(store.clone(), facts, options);
-        let applier = Applier::new(writer, leases.clone(), alarms.clone(), Members::new(Vec::new()), epoch);
-        self.core = Some(Parts { storage, store, applier, leases, alarms, watch, streams: BTreeMap::new() });
+        let applier = Applier::new(writer, leases.clone(), alarms.clone(), members(), registry.clone());
+        let streams = BTreeMap::new();
+        self.core = Some(Parts { storage, store, applier, leases, alarms, registry, watch, streams });
     }
 
     fn parts(&mut self) -> &mut Parts {
@@ -111,16 +120,81 @@ impl World {
     }
 
     fn apply_bytes(&mut self, data: Bytes) -> Outcome {
+        self.apply_entry(EntryKind::Normal, data)
+    }
+
+    fn apply_entry(&mut self, kind: EntryKind, data: Bytes) -> Outcome {
         self.applied = AppliedMark { index: self.applied.index + 1, term: 1 };
-        let entry = LogEntry { term: 1, index: self.applied.index, kind: EntryKind::Normal, data };
+        let entry = LogEntry { term: 1, index: self.applied.index, kind, data };
         let answer = self.parts().applier.apply(entry).unwrap();
         if !self.batch_open {
             self.commit(true);
         }
         Ok(match answer {
             Ok(reply) => show_reply(&reply),
+            Err(Refusal::Plugin(refused)) => format!("refused: {refused}"),
             Err(refusal) => format!("refused: {refusal:?}"),
         })
+    }
+
+    /// A change of plugins. A component has a word for its SHA-256, and as many pieces as `bytes=` asks for.
+    fn plugin(&mut self, name: &str, args: &Args<'_>) -> Outcome {
+        let plugin = args.word(0).unwrap_or_default().to_owned();
+        let number = |key: &str| args.key(key).map_or(Ok(0), str::parse::<u64>);
+        let (revision, expected_policy_epoch) = (number("rev")?, args.key("epoch").map(str::parse).transpose()?);
+        let allow_missing_members = args.has("anyway");
+        let change = match name {
+            "piece" => plugin_command::Change::Chunk(piece(args)?),
+            "load" => plugin_command::Change::Load(PluginLoad {
+                name: plugin,
+                sha256: sha256(args.word(1).unwrap_or_default()),
+                config: args.key("config").unwrap_or_default().to_owned(),
+                ..PluginLoad::default()
+            }),
+            "ack" => {
+                let known = self.parts().registry.get(&plugin).unwrap_or_default();
+                let slots = [known.current, known.candidate, known.previous];
+                let meant = slots.into_iter().flatten().find(|kept| kept.number == revision);
+                let failure = args.key("failure").unwrap_or_default().to_owned();
+                plugin_command::Change::Acknowledge(PluginAcknowledge {
+                    name: plugin,
+                    revision,
+                    identity: meant.unwrap_or_default().identity,
+                    ack: Some(PluginAck { member_id: number("member")?, failure }),
+                })
+            }
+            "shadow" | "enforce" | "off" => {
+                let mode = match name {
+                    "shadow" => PluginMode::Shadow,
+                    "enforce" => PluginMode::Enforce,
+                    _ => PluginMode::Off,
+                };
+                let (name, mode) = (plugin, mode.into());
+                let set_mode = PluginSetMode { name, mode, revision, expected_policy_epoch, allow_missing_members };
+                plugin_command::Change::SetMode(set_mode)
+            }
+            "rollback" => {
+                let rollback = PluginRollback { name: plugin, expected_policy_epoch, allow_missing_members };
+                plugin_command::Change::Rollback(rollback)
+            }
+            _ => plugin_command::Change::Remove(PluginRemove { name: plugin }),
+        };
+        self.apply(command::Command::Plugin(Box::new(PluginCommand { change: Some(change) })))
+    }
+
+    /// Every plugin, what is in force, and how many pieces of components the store holds.
+    fn show_plugins(&mut self) -> Outcome {
+        let parts = self.parts();
+        let mut out = format!("epoch {}", parts.registry.epoch().get());
+        for plugin in parts.registry.list() {
+            write!(out, "\n{}", show_plugin(&plugin))?;
+        }
+        for plugins::InForce { name, revision } in parts.registry.in_force() {
+            write!(out, "\nin force: {name} {}", revision.number)?;
+        }
+        let pieces = parts.store.sys_scan(b"plugin-chunk/")?.len();
+        write!(out, "\n{pieces} pieces")?;
+        Ok(out)
     }
 
     /// Commits what was applied. The watch core is told of the changes, or only that there were some.
@@ -143,10 +217,6 @@ impl World {
 
     fn upkeep(&mut self, name: &str, args: &Args<'_>) -> Outcome {
         match name {
-            "epoch" => {
-                let (epoch, next) = (args.number(0).unwrap_or(0), args.number(1).unwrap_or(0));
-                self.apply_bytes(command::Command::PolicyEpoch(u64::try_from(next)?).encode(0, u64::try_from(epoch)?))
-            }
             // A put judged under an epoch.
             "put-under" => {
                 let epoch = args.number(0).unwrap_or(0);
@@ -317,6 +387,15 @@ impl Runner for World {
                 self.read(&query)
             }
             "grant" | "revoke" | "checkpoint" | "keepalive" | "ttl" | "clock" => self.lease(&command.name, &args),
+            "piece" | "load" | "ack" | "shadow" | "enforce" | "off" | "rollback" | "remove" => {
+                self.plugin(&command.name, &args)
+            }
+            "plugins" => self.show_plugins(),
+            // Whether it is still a learner is not remembered by this member over a restart.
+            "promote" => {
+                let change = Change::Promote(MemberId(u64::try_from(args.number(0).unwrap_or(0))?));
+                self.apply_entry(EntryKind::ConfChange, change.encode(0))
+            }
             "watch" | "cancel" | "progress" | "tick" | "catch-up" | "catch-up-once" | "events" | "count" | "close"
             | "drained" => self.watch(&command.name, &args),
             "stream-bytes" => {
@@ -327,6 +406,50 @@ impl Runner for World {
             name => self.upkeep(name, &args),
         }
     }
+}
+
+fn members() -> Members {
+    let member = |(id, name, is_learner): (u64, &str, bool)| Member {
+        name: name.to_owned(),
+        ..Member::unstarted(MemberId(id), Vec::new(), is_learner)
+    };
+    Members::new([(1, "a", false), (2, "b", false), (3, "c", true)].map(member).to_vec())
+}
+
+fn sha256(word: &str) -> Bytes {
+    let mut hash = word.as_bytes().to_vec();
+    hash.resize(32, b'.');
+    hash.into()
+}
+
+/// `piece WORD NUMBER bytes=ALL upload=NUMBER`, with as many bytes as that piece of that component has, or `short`.
+fn piece(args: &Args<'_>) -> Result<PluginChunk, Box<dyn Error>> {
+    let number = u32::try_from(args.number(1).unwrap_or(0))?;
+    let component_bytes = args.key("bytes").map_or(Ok(1), str::parse::<u64>)?;
+    let before = u64::from(number) * plugins::CHUNK_BYTES as u64;
+    let due = usize::try_from(component_bytes.saturating_sub(before))?.min(plugins::CHUNK_BYTES);
+    let data = vec![0; if args.has("short") { due.saturating_sub(1) } else { due }];
+    Ok(PluginChunk {
+        sha256: sha256(args.word(0).unwrap_or_default()),
+        upload: args.key("upload").map_or(Ok(1), str::parse)?,
+        component_bytes,
+        number,
+        data: data.into(),
+    })
+}
+
+fn show_plugin(plugin: &Plugin) -> String {
+    let slots = [("current", &plugin.current), ("candidate", &plugin.candidate), ("previous", &plugin.previous)];
+    let shown = slots.into_iter().filter_map(|(what, revision)| {
+        let revision: &PluginRevision = revision.as_ref()?;
+        let acks = revision.acks.iter().map(|ack| match ack.failure.as_str() {
+            "" => format!(" {}", ack.member_id),
+            failure => format!(" {}:{failure}", ack.member_id),
+        });
+        let (number, mode) = (revision.number, revision.mode().as_str_name().trim_start_matches("PLUGIN_MODE_"));
+        Some(format!(", {what} {number} {} ready{}", mode.to_lowercase(), acks.collect::<String>()))
+    });
+    format!("{}{}", plugin.name, shown.collect::<String>())
 }
 
 /// Arguments of a command: words in order, and `key=value` pairs.
@@ -522,6 +645,10 @@ fn show_reply(reply: &Reply) -> String {
         Reply::LeaseGrant(grant) => format!("lease {} ttl {}", grant.id, grant.ttl),
         Reply::LeaseRevoke(revoke) => format!("revision {}", at(&revoke.header)),
         Reply::Members(members) => format!("{} members", members.len()),
+        Reply::Plugin(plugins::Outcome::Revision { number, was_there }, epoch) => {
+            format!("revision {number}{}, epoch {epoch}", if *was_there { ", was there" } else { "" })
+        }
+        Reply::Plugin(plugins::Outcome::Done, epoch) => format!("epoch {epoch}"),
         Reply::Alarm(alarm) => format!("alarms {:?}", alarm.alarms.iter().map(|a| a.alarm).collect::<Vec<_>>()),
     }
 }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt as _};
 use hyper::Response;
 use kuorum_proto::etcdserverpb::{LeaseKeepAliveRequest, RangeRequest, WatchRequest};
+use kuorum_proto::kuorum::v1::{PluginLoadRequest, PluginUploadRequest, PluginUploadResponse};
 use prost::Message;
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -17,6 +18,7 @@ use super::{Body, close, within};
 use crate::metrics;
 use crate::refusal::Refusal;
 use crate::rpc::call::{Call, Tally};
+use crate::rpc::plugin::{Loading, Upload};
 use crate::rpc::range_stream::RangeStream;
 use crate::rpc::reply::{self, Reply};
 use crate::rpc::status::Fault;
@@ -211,6 +213,64 @@ impl Steps for HealthSteps {
         match self.status.take() {
             Some(status) => Ok(Some(status)),
             None => Err((&mut self.cut_short).await),
+        }
+    }
+}
+
+/// Many messages, one answer.
+pub(super) async fn upload(call: Call, mut messages: Body) -> Response<Reply> {
+    let mut tally = Tally::start(call.method);
+    let received = async {
+        call.check()?;
+        tokio::select! {
+            fault = cut_short(&call) => Err(fault),
+            uploaded = receive(Arc::clone(&call.front.node), &mut messages, &tally) => uploaded,
+        }
+    };
+    match received.await {
+        Ok(answer) => {
+            let (response, bytes) = reply::unary(answer);
+            tally.sent(bytes);
+            tally.end(Code::Ok);
+            response
+        }
+        Err(fault) => refuse(tally, &fault),
+    }
+}
+
+async fn receive(node: Arc<Node>, messages: &mut Body, tally: &Tally) -> Result<PluginUploadResponse, Fault> {
+    let mut upload = Upload::begin(node, first(messages, tally).await?)?;
+    while !upload.is_over()
+        && let Some(request) = next::<PluginUploadRequest>(messages, tally).await?
+    {
+        upload.take(request).await?;
+    }
+    Ok(upload.end().await?)
+}
+
+pub(super) async fn load(call: Call, mut messages: Body) -> Response<Reply> {
+    let tally = Tally::start(call.method);
+    let asked = within(call.deadline, async {
+        call.check()?;
+        let request: PluginLoadRequest = first(&mut messages, &tally).await?;
+        Ok(Loading::begin(Arc::clone(&call.front.node), request).await?)
+    });
+    match asked.await {
+        Ok(loading) => respond(LoadSteps { loading, cut_short: cut_short(&call) }, tally),
+        Err(fault) => refuse(tally, &fault),
+    }
+}
+
+struct LoadSteps {
+    loading: Loading,
+    cut_short: CutShort,
+}
+
+impl Steps for LoadSteps {
+    async fn step(&mut self, _tally: &Tally) -> Step {
+        tokio::select! {
+            fault = &mut self.cut_short => Err(fault),
+            progress = self.loading.next() => Ok(progress?.map(|progress| progress.encode_to_vec().into())),
         }
     }
 }

@@ -1,0 +1,59 @@
+//! The way to a member.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use kuorum_proto::kuorum::v1::plugins_client::PluginsClient;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+use super::arguments::Request;
+
+/// How long each endpoint may take to take a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The first endpoint that took a connection.
+pub(super) struct Connection {
+    pub(super) client: PluginsClient<Channel>,
+    endpoint: String,
+    timeout: Duration,
+}
+
+impl Connection {
+    pub(super) async fn open(request: &Request) -> anyhow::Result<Connection> {
+        let mut last = anyhow!("no endpoint is named");
+        for endpoint in &request.endpoints {
+            let named = Endpoint::from_shared(endpoint.clone()).with_context(|| format!("endpoint {endpoint}"))?;
+            match named.connect_timeout(CONNECT_TIMEOUT).connect().await {
+                Ok(channel) => {
+                    let client = PluginsClient::new(channel).max_decoding_message_size(usize::MAX);
+                    return Ok(Connection { client, endpoint: endpoint.clone(), timeout: request.timeout });
+                }
+                Err(error) => last = anyhow::Error::new(error).context(format!("{endpoint} takes no connection")),
+            }
+        }
+        Err(last)
+    }
+
+    /// Waits for an answer, as long as the command may take.
+    pub(super) async fn answer<T>(
+        &mut self,
+        call: impl AsyncFnOnce(&mut PluginsClient<Channel>) -> Result<tonic::Response<T>, Status>,
+    ) -> anyhow::Result<T> {
+        match tokio::time::timeout(self.timeout, call(&mut self.client)).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(told(&status)),
+            Err(_) => Err(anyhow!("{} did not answer within {} s", self.endpoint, self.timeout.as_secs())),
+        }
+    }
+}
+
+/// What a member says of a refusal, in its own words where it has some.
+pub(super) fn told(status: &Status) -> anyhow::Error {
+    let words = status.message().strip_prefix("kuorum: ").unwrap_or(status.message());
+    match status.code() {
+        _ if !words.is_empty() => anyhow!("{words}"),
+        Code::Unimplemented => anyhow!("the member knows nothing of plugins"),
+        code => anyhow!("{code}"),
+    }
+}

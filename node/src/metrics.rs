@@ -10,6 +10,7 @@
 mod group;
 mod method;
 mod peer;
+mod plugin;
 mod process;
 mod registrar;
 
@@ -19,6 +20,7 @@ pub(crate) use group::{Client, Disk, Health, Lease, Mvcc, Server, Watch};
 pub(crate) use method::MethodCounts;
 use metrics_exporter_prometheus::PrometheusHandle;
 pub(crate) use peer::Peer;
+pub(crate) use plugin::{Plugin, UserKind, UserSeries};
 pub(crate) use process::descriptors_max;
 
 use self::registrar::Registrar;
@@ -33,6 +35,7 @@ pub(crate) struct Metrics {
     pub(crate) client: Client,
     pub(crate) health: Health,
     pub(crate) methods: MethodCounts,
+    user_names: plugin::UserNames,
     registrar: Registrar,
     handle: PrometheusHandle,
 }
@@ -83,6 +86,7 @@ impl Metrics {
         let handle = recorder.handle();
         let registrar = Registrar::new(recorder);
         Peer::describe(&registrar);
+        Plugin::describe(&registrar);
         Metrics {
             server: Server::register(&registrar),
             mvcc: Mvcc::register(&registrar),
@@ -92,6 +96,7 @@ impl Metrics {
             client: Client::register(&registrar),
             health: Health::register(&registrar),
             methods: MethodCounts::register(&registrar, extensive),
+            user_names: plugin::UserNames::default(),
             registrar,
             handle,
         }
@@ -106,6 +111,17 @@ impl Metrics {
     /// The series of another member; both ids in hexadecimal. The same for each call.
     pub(crate) fn peer(&self, local: &str, remote: &str) -> Peer {
         Peer::register(&self.registrar, local, remote)
+    }
+
+    /// The series of a plugin. The same for each call.
+    pub(crate) fn plugin(&self, name: &str) -> Plugin {
+        Plugin::register(&self.registrar, name)
+    }
+
+    /// A series that a plugin makes, shown as `plugin_user_<name>`. `None` if it can't have it. The caller bounds how many
+    /// it asks for.
+    pub(crate) fn plugin_user(&self, kind: UserKind, name: &str, labels: Vec<(String, String)>) -> Option<UserSeries> {
+        self.user_names.series(&self.registrar, kind, name, labels)
     }
 
     /// Counts one run of a health check. Its series appear with the first run, as in etcd: a zero before that would

@@ -17,7 +17,7 @@ struct Edge {
     allowed: &'static [&'static str],
 }
 
-const EDGES: [Edge; 12] = [
+const EDGES: [Edge; 16] = [
     // The engine can be replaced behind one module.
     Edge { name: "fjall", allowed: &["storage"] },
     // Consensus is a state machine that one module drives.
@@ -27,8 +27,10 @@ const EDGES: [Edge; 12] = [
     Edge { name: "axum", allowed: &["rpc", "http", "server"] },
     Edge { name: "hyper", allowed: &["rpc", "http", "server"] },
     Edge { name: "wasmtime", allowed: &["plugin"] },
+    Edge { name: "wasmparser", allowed: &["plugin"] },
+    Edge { name: "wit_component", allowed: &["plugin"] },
     // Files: the store, the log, what is read at start, and a store that another member sends; `cli` reads what it is told to load; `trace` writes the log outputs, `metrics/process` reads
-    // /proc, `mvcc/startup` reads and writes the dump of the key index.
+    // /proc, `mvcc/startup` reads and writes the dump of the key index, `plugin/cache` keeps compiled code.
     Edge {
         name: "std::fs",
         allowed: &[
@@ -42,6 +44,7 @@ const EDGES: [Edge; 12] = [
             "trace",
             "metrics/process",
             "mvcc/startup",
+            "plugin/cache",
         ],
     },
     // The runtime belongs to the edges; `consensus/answers` hands an answer back to the shard that waits for it.
@@ -61,6 +64,7 @@ const EDGES: [Edge; 12] = [
             "log/disk",
             "transport/link",
             "catch_up",
+            "plugin/engine",
         ],
     },
     Edge { name: "SystemTime::now", allowed: &["trace", "server", "maintenance", "rpc/cluster"] },
@@ -87,7 +91,8 @@ struct Source {
 impl Source {
     fn of_text(path: &str, text: &str) -> Source {
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
-        let is_tests = path.starts_with("node/") && TEST_FILES.iter().any(|name| path.ends_with(name));
+        let is_tests = path.starts_with("node/")
+            && (path.contains("/tests/") || TEST_FILES.iter().any(|name| path.ends_with(name)));
         let tests_start = match is_tests {
             true => 0,
             // Only a module with a body: its declaration may stand at the head of the file, with the code behind it.

@@ -37,6 +37,11 @@ const DOUBLING: &[Buckets] = &[
 const HANDLING_SECONDS: (&str, [f64; 11]) =
     ("grpc_server_handling_seconds", [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]);
 
+/// Ours: from one microsecond, which a warm plugin takes, to half a second.
+const PLUGIN_SECONDS: Buckets = Buckets { first: 0.000_001, count: 20, names: &["plugin_call_duration_seconds"] };
+/// Of the histograms that plugins make, which count microseconds.
+const PLUGIN_USER: (&str, f64, i32) = ("plugin_user_", 1.0, 24);
+
 /// The recorder with every histogram's buckets set.
 pub(super) fn recorder() -> PrometheusRecorder {
     let set = |builder: PrometheusBuilder, name: &str, bounds: &[f64]| {
@@ -49,6 +54,14 @@ pub(super) fn recorder() -> PrometheusRecorder {
             builder = set(builder, name, &bounds);
         }
     }
+    let bounds: Vec<f64> = (0..PLUGIN_SECONDS.count).map(|step| PLUGIN_SECONDS.first * 2_f64.powi(step)).collect();
+    for name in PLUGIN_SECONDS.names {
+        builder = set(builder, name, &bounds);
+    }
+    let (prefix, first, count) = PLUGIN_USER;
+    let bounds: Vec<f64> = (0..count).map(|step| first * 2_f64.powi(step)).collect();
+    builder =
+        builder.set_buckets_for_metric(Matcher::Prefix(prefix.to_owned()), &bounds).expect("the bounds are not empty");
     builder.build_recorder()
 }
 
@@ -112,6 +125,18 @@ impl Registrar {
         self.recorder.register_histogram(&key(name, labels), &METADATA)
     }
 
+    pub(super) fn user_counter(&self, name: String, labels: Vec<(String, String)>) -> Counter {
+        self.recorder.register_counter(&user_key(name, labels), &METADATA)
+    }
+
+    pub(super) fn user_gauge(&self, name: String, labels: Vec<(String, String)>) -> Gauge {
+        self.recorder.register_gauge(&user_key(name, labels), &METADATA)
+    }
+
+    pub(super) fn user_histogram(&self, name: String, labels: Vec<(String, String)>) -> Histogram {
+        self.recorder.register_histogram(&user_key(name, labels), &METADATA)
+    }
+
     /// A gauge that says something by its label and is always 1.
     pub(super) fn fact(&self, name: &'static str, help: &'static str, [label, value]: [&str; 2]) {
         self.labelled_gauge(name, help, [(label, value)]).set(1.0);
@@ -121,5 +146,10 @@ impl Registrar {
 fn key<const N: usize>(name: &'static str, labels: [(&str, &str); N]) -> Key {
     let labels: Vec<Label> =
         labels.into_iter().map(|(label, value)| Label::new(label.to_owned(), value.to_owned())).collect();
+    Key::from_parts(name, labels)
+}
+
+fn user_key(name: String, labels: Vec<(String, String)>) -> Key {
+    let labels: Vec<Label> = labels.into_iter().map(|(label, value)| Label::new(label, value)).collect();
     Key::from_parts(name, labels)
 }

@@ -30,7 +30,7 @@ use crate::mvcc::{self, AppliedMark, MvccOptions, Store, Writer};
 use crate::storage::{self, Storage};
 
 /// What stands in `<data-dir>/member`, beside etcd's own names, which are refused.
-const MEMBER_ENTRIES: [&str; 4] = ["lock", "wal", "store.new", "index.tmp"];
+const MEMBER_ENTRIES: [&str; 5] = ["lock", "wal", "store.new", "index.tmp", "plugins"];
 
 /// An opened data directory.
 pub(super) struct DataDir {

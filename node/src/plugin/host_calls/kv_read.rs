@@ -1,0 +1,96 @@
+//! `kv-read`: keys below the prefixes that a plugin was granted, as of the revision that its call is about.
+
+use super::super::admission::ReadKey;
+use crate::plugin::bindings::kuorum::policy::kv_read::{Host, Kv, ReadError};
+use crate::plugin::instance::{CallKind, State};
+use crate::plugin::kv::{KvError, KvRow};
+
+/// Keys that one admission may read: they travel with the write, and are compared when it is applied.
+pub(in crate::plugin) const READ_SET_MAX: usize = 64;
+pub(in crate::plugin) const KV_VALUE_BYTES_MAX: usize = 1 << 20;
+/// Keys and values that one call may read in all.
+const READ_BYTES_MAX: usize = 4 << 20;
+const SCAN_KEYS_MAX: u32 = 1_000;
+
+impl State {
+    fn is_granted(&self, key: &[u8]) -> bool {
+        self.call.kind != CallKind::Setup && self.plugin.grants.cover(key)
+    }
+
+    /// Takes what was read from the call's budget, and makes it what the plugin gets.
+    fn take(&mut self, row: KvRow) -> Result<Kv, ReadError> {
+        self.call.read_bytes += row.key.len() + row.value.len();
+        if self.call.read_bytes > READ_BYTES_MAX {
+            return Err(ReadError::Budget);
+        }
+        Ok(Kv {
+            key: row.key.to_vec(),
+            value: row.value.to_vec(),
+            create_revision: row.create_revision,
+            mod_revision: row.mod_revision,
+            version: row.version,
+            lease: row.lease,
+        })
+    }
+
+    /// Adds the key to the read set. Returns false if that is full.
+    fn remember(&mut self, key: &[u8], mod_revision: i64) -> bool {
+        let reads = &mut self.call.reads;
+        if reads.iter().any(|read| read.key[..] == *key) {
+            return true;
+        }
+        if reads.len() >= READ_SET_MAX {
+            return false;
+        }
+        reads.push(ReadKey { key: key.to_vec(), mod_revision });
+        true
+    }
+}
+
+/// A revision that is compacted by now is the plugin's to know; that the store can't be read ends the call.
+fn read_error(error: KvError) -> wasmtime::Result<ReadError> {
+    match error {
+        KvError::Compacted => Ok(ReadError::Compacted),
+        KvError::Failed(problem) => Err(wasmtime::Error::msg(format!("the store can't be read: {problem}"))),
+    }
+}
+
+impl Host for State {
+    fn get(&mut self, key: Vec<u8>) -> wasmtime::Result<Result<Option<Kv>, ReadError>> {
+        self.count_host_call()?;
+        if !self.is_granted(&key) {
+            return Ok(Err(ReadError::Denied));
+        }
+        let row = match self.plugin.reader.get(&key, self.call.revision) {
+            Ok(row) => row,
+            Err(error) => return read_error(error).map(Err),
+        };
+        if self.call.kind == CallKind::Admission && !self.remember(&key, row.as_ref().map_or(0, |row| row.mod_revision))
+        {
+            return Ok(Err(ReadError::Budget));
+        }
+        if row.as_ref().is_some_and(|row| row.value.len() > KV_VALUE_BYTES_MAX) {
+            return Ok(Err(ReadError::TooLarge));
+        }
+        Ok(row.map(|row| self.take(row)).transpose())
+    }
+
+    fn scan(
+        &mut self,
+        prefix: Vec<u8>,
+        after: Option<Vec<u8>>,
+        limit: u32,
+        keys_only: bool,
+    ) -> wasmtime::Result<Result<Vec<Kv>, ReadError>> {
+        self.count_host_call()?;
+        // What a scan finds can't be compared when the write is applied, so no verdict may rest on it.
+        if self.call.kind == CallKind::Admission || !self.is_granted(&prefix) {
+            return Ok(Err(ReadError::Denied));
+        }
+        let limit = limit.min(SCAN_KEYS_MAX) as usize;
+        match self.plugin.reader.scan(&prefix, after.as_deref(), limit, keys_only, self.call.revision) {
+            Ok(rows) => Ok(rows.into_iter().take(limit).map(|row| self.take(row)).collect()),
+            Err(error) => read_error(error).map(Err),
+        }
+    }
+}

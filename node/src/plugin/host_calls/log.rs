@@ -1,0 +1,101 @@
+//! `log`: lines of a plugin in the node's log, with the plugin's name and revision.
+
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::plugin::bindings::kuorum::policy::log::{Host, Level};
+use crate::plugin::engine;
+use crate::plugin::instance::State;
+use crate::trace::{self, Caller, Field};
+
+const LINE_BYTES_MAX: usize = 4 * 1024;
+const FIELDS_MAX: usize = 16;
+const LINES_PER_SECOND_MAX: u32 = 100;
+
+/// How many lines a plugin may still write in this second.
+// A lock, since several threads ask the same plugin; held for a comparison.
+#[derive(Default)]
+pub(in crate::plugin) struct LogBudget(Mutex<Option<Second>>);
+
+struct Second {
+    began: Instant,
+    lines: u32,
+}
+
+impl LogBudget {
+    /// Whether a line may be written now.
+    fn take(&self, now: Instant) -> bool {
+        let mut second = self.0.lock();
+        match &mut *second {
+            Some(Second { began, lines }) if now.saturating_duration_since(*began) < Duration::from_secs(1) => {
+                *lines += 1;
+                *lines <= LINES_PER_SECOND_MAX
+            }
+            other => {
+                *other = Some(Second { began: now, lines: 1 });
+                true
+            }
+        }
+    }
+}
+
+impl Host for State {
+    fn write(&mut self, level: Level, message: String, fields: Vec<(String, String)>) -> wasmtime::Result<()> {
+        self.count_host_call()?;
+        let level = match level {
+            Level::Trace | Level::Debug => trace::Level::Debug,
+            Level::Info => trace::Level::Info,
+            Level::Warn => trace::Level::Warn,
+            Level::Error => trace::Level::Error,
+        };
+        if !trace::is_enabled(level) {
+            return Ok(());
+        }
+        let plugin = &self.plugin;
+        if !plugin.lines.take(engine::now()) {
+            plugin.counts.lines_dropped.increment(1);
+            return Ok(());
+        }
+        let mut bytes_left = LINE_BYTES_MAX;
+        let message = cut(&message, &mut bytes_left);
+        let (name, number) = (plugin.name.as_str(), plugin.number);
+        let mut shown = vec![Field::new("plugin", &name), Field::new("revision", &number)];
+        let fields: Vec<(&str, &str)> = fields
+            .iter()
+            .take(FIELDS_MAX)
+            .map(|(name, value)| (cut(name, &mut bytes_left), cut(value, &mut bytes_left)))
+            .collect();
+        shown.extend(fields.iter().map(|(name, value)| Field::new(name, value)));
+        trace::write(level, Caller { file: file!(), line: line!() }, message, &shown);
+        Ok(())
+    }
+}
+
+/// As much of `text` as there are bytes left.
+fn cut<'a>(text: &'a str, bytes_left: &mut usize) -> &'a str {
+    let shown = &text[..text.floor_char_boundary(text.len().min(*bytes_left))];
+    *bytes_left -= shown.len();
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_holds_so_many_lines() {
+        let (budget, now) = (LogBudget::default(), engine::now());
+        let taken = (0..3 * LINES_PER_SECOND_MAX).filter(|_| budget.take(now)).count();
+        assert_eq!(taken, LINES_PER_SECOND_MAX as usize);
+        assert!(budget.take(now + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn a_line_is_cut_between_letters() {
+        let mut left = 4;
+        assert_eq!(cut("ab", &mut left), "ab");
+        assert_eq!(cut("aé", &mut left), "a");
+        assert_eq!(left, 1);
+    }
+}

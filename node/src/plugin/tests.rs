@@ -1,0 +1,244 @@
+//! Plugins made by hand, good ones and hostile ones, against the whole host. Their core modules are text; the host makes
+//! components of them, as it does of what authors upload.
+
+mod guest;
+mod hostile;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::*;
+use guest::Guest;
+
+/// A store of a few keys, at any revision.
+#[derive(Default)]
+pub(super) struct Keys(BTreeMap<Vec<u8>, KvRow>);
+
+impl Keys {
+    fn of(keys: &[(&str, &str, i64)]) -> Keys {
+        let row = |&(key, value, mod_revision): &(&str, &str, i64)| {
+            let row = KvRow {
+                key: Bytes::copy_from_slice(key.as_bytes()),
+                value: Bytes::copy_from_slice(value.as_bytes()),
+                create_revision: mod_revision,
+                mod_revision,
+                version: 1,
+                lease: 0,
+            };
+            (key.as_bytes().to_vec(), row)
+        };
+        Keys(keys.iter().map(row).collect())
+    }
+}
+
+impl KvReader for Keys {
+    fn get(&self, key: &[u8], _revision: i64) -> Result<Option<KvRow>, KvError> {
+        Ok(self.0.get(key).cloned())
+    }
+
+    fn scan(
+        &self,
+        prefix: &[u8],
+        _after: Option<&[u8]>,
+        limit: usize,
+        _keys_only: bool,
+        _revision: i64,
+    ) -> Result<Vec<KvRow>, KvError> {
+        Ok(self.0.values().filter(|row| row.key.starts_with(prefix)).take(limit).cloned().collect())
+    }
+}
+
+/// A host with a directory of its own.
+pub(super) struct TestHost {
+    pub(super) host: Host,
+    pub(super) dir: tempfile::TempDir,
+}
+
+impl TestHost {
+    pub(super) fn new() -> TestHost {
+        TestHost::with(Keys::default())
+    }
+
+    pub(super) fn with(keys: Keys) -> TestHost {
+        let dir = tempfile::tempdir().unwrap();
+        let host = Host::start(&dir.path().join("plugins"), Compiler::InProcess, Arc::new(keys)).unwrap();
+        TestHost { host, dir }
+    }
+
+    pub(super) fn prepare(&self, guest: &Guest) -> Result<Prepared, PrepareError> {
+        self.host.prepare(&guest.revision())
+    }
+
+    /// The text of the refusal.
+    pub(super) fn refusal(&self, guest: &Guest) -> String {
+        let text = self.prepare(guest).err().expect("the plugin was taken").to_string();
+        assert!(!text.contains('\n'), "{text}");
+        text
+    }
+}
+
+pub(super) fn ctx() -> Ctx {
+    Ctx {
+        now_ms: 1,
+        seed: 2,
+        revision: 100,
+        compact_revision: 3,
+        raft_term: 4,
+        raft_index: 5,
+        member: 6,
+        leader: true,
+        policy_epoch: 7,
+        deadline_ms: 0,
+    }
+}
+
+pub(super) fn question<'a>(ops: &'a [Op<'a>]) -> Question<'a> {
+    Question {
+        ctx: ctx(),
+        user: Some("alice"),
+        roles: &["reader", "writer"],
+        cert_cn: None,
+        peer: "127.0.0.1:4711",
+        conditional: false,
+        space: Space { db_bytes: 1, in_use_bytes: 1, quota_bytes: 2 << 30 },
+        ops,
+    }
+}
+
+pub(super) fn put<'a>(key: &'a str, value: &'a Bytes) -> Op<'a> {
+    Op::Put { key: key.as_bytes(), value, lease: 0, prev_kv: false }
+}
+
+pub(super) fn ask(prepared: &Prepared) -> Result<Judged, Failure> {
+    let value = Bytes::from_static(b"v");
+    prepared.admission(&question(&[put("/a/key", &value)]))
+}
+
+/// A compaction input with nothing in it.
+pub(super) fn input() -> Input<'static> {
+    Input {
+        ctx: ctx(),
+        timeline: &[Mark { revision: 10, at_ms: 1 }],
+        live_keys: 1,
+        versions: 1,
+        db_bytes: 1,
+        in_use_bytes: 1,
+        quota_bytes: 1 << 30,
+        writes_per_s: 0,
+        slowest_watcher: None,
+        backup_floor: None,
+        members: &[],
+        p99_write_us: 1,
+        p99_fsync_us: 1,
+        last: None,
+    }
+}
+
+#[test]
+fn a_plugin_is_prepared_and_asked() {
+    let test = TestHost::new();
+    let prepared = test.prepare(&Guest::new("asked")).unwrap();
+    assert_eq!(prepared.kinds(), [Kind::Admission]);
+    assert_eq!(prepared.activation_refusal(), None);
+    let judged = ask(&prepared).unwrap();
+    assert_eq!(judged.verdict, Verdict::Allow);
+    assert!(judged.spent.fuel > 0 && judged.spent.fuel < 10_000, "{judged:?}");
+    assert_eq!(prepared.compaction(&input()).unwrap_err(), Failure::NotAsked);
+    let (key, other) = (Bytes::from_static(b"v"), Bytes::new());
+    assert!(prepared.matches(&put("/a/key", &key)) && !prepared.matches(&put("/b/key", &other)));
+}
+
+#[test]
+fn a_denial_carries_code_and_message() {
+    let test = TestHost::new();
+    let guest = Guest::new("denies").check(&guest::deny("not here"));
+    let judged = ask(&test.prepare(&guest).unwrap()).unwrap();
+    assert_eq!(judged.verdict, Verdict::Deny { code: Code::FailedPrecondition, message: "not here".to_owned() });
+}
+
+#[test]
+fn a_plugin_plans_compactions() {
+    let test = TestHost::new();
+    let prepared = test.prepare(&Guest::compaction("plans")).unwrap();
+    assert_eq!(prepared.kinds(), [Kind::Compaction]);
+    let planned = prepared.compaction(&input()).unwrap();
+    assert_eq!(planned.plan.compact_to, None);
+    assert_eq!(ask(&prepared).unwrap_err(), Failure::NotAsked);
+}
+
+#[test]
+fn keys_that_a_check_reads_are_its_read_set() {
+    let test = TestHost::with(Keys::of(&[("/quota/a", "1", 42)]));
+    // "/quota/a" is there, "/quota/b" is not, and "/secret" was not granted.
+    let reads = ["/quota/a", "/quota/b", "/quota/a", "/secret"].map(guest::get);
+    let guest = Guest::new("reads").check(&reads.join("\n")).kv_read(&["/quota/"]);
+    let read = |key: &str, mod_revision| ReadKey { key: key.as_bytes().to_vec(), mod_revision };
+    let expected = [read("/quota/a", 42), read("/quota/b", 0)];
+    let prepared = test.prepare(&guest).unwrap();
+    assert_eq!(ask(&prepared).unwrap().read_set, expected);
+    // The instance is warm now, and the second call begins with an empty set.
+    assert_eq!(ask(&prepared).unwrap().read_set, expected);
+    // Asked for and not granted.
+    let mut revision = guest.revision();
+    revision.grants.clear();
+    assert_eq!(ask(&test.host.prepare(&revision).unwrap()).unwrap().read_set, []);
+}
+
+#[test]
+fn values_are_shown_as_the_manifest_asks() {
+    let test = TestHost::new();
+    let value = Bytes::from_static(b"0123456789");
+    // What the plugin was handed of the value comes back as the message of its denial.
+    for (asked, expected) in [("\"none\"", ""), ("\"all\"", "0123456789"), ("{\"first\":4}", "0123")] {
+        let guest = Guest::new("values").value(asked).check(guest::DENY_WITH_VALUE);
+        let judged = test.prepare(&guest).unwrap().admission(&question(&[put("/a/key", &value)])).unwrap();
+        assert_eq!(judged.verdict, Verdict::Deny { code: Code::PermissionDenied, message: expected.to_owned() });
+    }
+    // The rest can be read. The operation that does not match is not counted.
+    let guest = Guest::new("values").check(&guest::deny_with_read(0, 3, 4));
+    let ops = [put("/unmatched", &value), put("/a/key", &value)];
+    let judged = test.prepare(&guest).unwrap().admission(&question(&ops)).unwrap();
+    assert_eq!(judged.verdict, Verdict::Deny { code: Code::PermissionDenied, message: "3456".to_owned() });
+}
+
+#[test]
+fn kinds_that_nobody_asks_yet_are_reported_and_refused() {
+    let test = TestHost::new();
+    let prepared = test.prepare(&Guest::quota("measures")).unwrap();
+    assert_eq!(prepared.kinds(), [Kind::Quota]);
+    let refusal = prepared.activation_refusal().unwrap();
+    assert!(refusal.contains("answers quota, which this release does not ask plugins yet"), "{refusal}");
+}
+
+#[test]
+fn a_second_preparation_takes_the_compiled_code_from_the_cache() {
+    let test = TestHost::new();
+    let guest = Guest::new("cached");
+    test.prepare(&guest).unwrap();
+    let entries: Vec<PathBuf> =
+        std::fs::read_dir(test.dir.path().join("plugins")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(entries.len(), 1);
+    let written = std::fs::metadata(&entries[0]).unwrap().modified().unwrap();
+    test.prepare(&guest).unwrap();
+    assert_eq!(std::fs::metadata(&entries[0]).unwrap().modified().unwrap(), written);
+}
+
+/// Prints what a call costs. Not held to anything: the programs of the unit tests are not optimized.
+#[test]
+fn a_warm_instance_is_asked_many_times() {
+    let test = TestHost::new();
+    let prepared = test.prepare(&Guest::new("warm")).unwrap();
+    let value = Bytes::from(vec![7; 256]);
+    let ops = [put("/a/registry/pods/default/some-pod-name", &value)];
+    let calls = 20_000_u32;
+    let began = engine::now();
+    for _ in 0..calls {
+        assert_eq!(prepared.admission(&question(&ops)).unwrap().verdict, Verdict::Allow);
+    }
+    println!("a warm admission call: {:?}", began.elapsed() / calls);
+    let began = engine::now();
+    for _ in 0..calls {
+        assert!(!prepared.matches(&put("/b/registry/pods/default/some-pod-name", &value)));
+    }
+    println!("a key that no rule matches: {:?}", began.elapsed() / calls);
+}

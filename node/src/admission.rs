@@ -10,14 +10,14 @@ pub(crate) mod space;
 use bytes::Bytes;
 use kuorum_proto::etcdserverpb::{
     AlarmRequest, CompactionRequest, DeleteRangeRequest, LeaseCheckpoint, LeaseCheckpointRequest, LeaseGrantRequest,
-    LeaseRevokeRequest, PutRequest, RangeRequest, TxnRequest,
+    LeaseRevokeRequest, PutRequest, RangeRequest, ReadSetEntry, TxnRequest,
 };
 use kuorum_proto::kuorum::v1::{PluginCommand, plugin_command};
 use kuorum_proto::membershippb::ClusterMemberAttrSetRequest;
 use prost::Message;
 
 use crate::cluster::Change;
-use crate::command::{self, Command};
+use crate::command::{self, Command, Judgement};
 use crate::lease::LeaseId;
 use crate::log::EntryKind;
 use crate::mvcc::query::RangeQuery;
@@ -27,8 +27,17 @@ use crate::refusal::Refusal;
 /// Largest TTL a lease may have, in seconds (etcd: lease.MaxLeaseTTL).
 const LEASE_TTL_SECONDS_MAX: i64 = 9_000_000_000;
 
-/// A command that passed every check, and the policy epoch that it was judged under; 0 for what policies are not asked about.
-pub(crate) struct Admitted(Command, u64);
+/// A command that passed every check, and what policies said of it rests on.
+pub(crate) struct Admitted(Command, Judgement);
+
+/// Keys that policies read while they judged a request, as they found them.
+pub(crate) type ReadSet = Vec<ReadSetEntry>;
+
+/// For those who have no policies to ask.
+#[cfg(any(test, feature = "sim", feature = "bench"))]
+pub(crate) fn unjudged<Q>(_: &Q) -> Result<ReadSet, Refusal> {
+    Ok(ReadSet::new())
+}
 
 impl Admitted {
     /// What its entry holds, under the number by which its proposer finds it again.
@@ -61,12 +70,18 @@ impl Gate {
     }
 
     /// # Errors
-    /// `NoSpace` when the store would outgrow its quota, else what is wrong with the request.
-    pub(crate) fn put(&self, request: PutRequest) -> Result<Admitted, Refusal> {
+    /// `NoSpace` when the store would outgrow its quota, else what is wrong with the request, or what `judge` says, which
+    /// asks the policies in force.
+    pub(crate) fn put(
+        &self,
+        request: PutRequest,
+        judge: impl FnOnce(&PutRequest) -> Result<ReadSet, Refusal>,
+    ) -> Result<Admitted, Refusal> {
         let epoch = self.epoch.get();
         self.check_space(space::put_cost(&request))?;
         shape::check_put(&request)?;
-        self.admit_under(epoch, Command::Put(request))
+        let judgement = Judgement { epoch, read_set: judge(&request)? };
+        self.admit_under(judgement, Command::Put(request))
     }
 
     pub(crate) fn delete_range(&self, request: DeleteRangeRequest) -> Result<Admitted, Refusal> {
@@ -75,11 +90,16 @@ impl Gate {
     }
 
     /// Checks a transaction that writes. See [`Gate::read_only_txn`] for one that only reads.
-    pub(crate) fn txn(&self, request: TxnRequest) -> Result<Admitted, Refusal> {
+    pub(crate) fn txn(
+        &self,
+        request: TxnRequest,
+        judge: impl FnOnce(&TxnRequest) -> Result<ReadSet, Refusal>,
+    ) -> Result<Admitted, Refusal> {
         let epoch = self.epoch.get();
         self.check_space(space::txn_cost(&request))?;
         shape::check_txn(&request, self.limits.txn_operations_max)?;
-        self.admit_under(epoch, Command::Txn(request))
+        let judgement = Judgement { epoch, read_set: judge(&request)? };
+        self.admit_under(judgement, Command::Txn(request))
     }
 
     /// Checks a transaction of reads alone, which is not proposed.
@@ -102,13 +122,19 @@ impl Gate {
     }
 
     /// Checks a grant. The id must be chosen by now: every member has to use the same.
-    pub(crate) fn lease_grant(&self, request: LeaseGrantRequest) -> Result<Admitted, Refusal> {
+    pub(crate) fn lease_grant(
+        &self,
+        request: LeaseGrantRequest,
+        judge: impl FnOnce(&LeaseGrantRequest) -> Result<ReadSet, Refusal>,
+    ) -> Result<Admitted, Refusal> {
+        let epoch = self.epoch.get();
         self.check_space(space::LEASE_COST)?;
         assert!(request.id != 0, "the front door chooses an id for a grant that names none");
         if request.ttl > LEASE_TTL_SECONDS_MAX {
             return Err(Refusal::LeaseTtlTooLarge);
         }
-        self.admit(Command::LeaseGrant(request))
+        let judgement = Judgement { epoch, read_set: judge(&request)? };
+        self.admit_under(judgement, Command::LeaseGrant(request))
     }
 
     pub(crate) fn lease_revoke(&self, request: LeaseRevokeRequest) -> Result<Admitted, Refusal> {
@@ -119,7 +145,7 @@ impl Gate {
     pub(crate) fn lease_checkpoints(remaining: Vec<(LeaseId, i64)>) -> Admitted {
         let checkpoint = |(id, remaining_ttl): (LeaseId, i64)| LeaseCheckpoint { id: id.0, remaining_ttl };
         let checkpoints = remaining.into_iter().map(checkpoint).collect();
-        Admitted(Command::LeaseCheckpoint(LeaseCheckpointRequest { checkpoints }), 0)
+        Admitted(Command::LeaseCheckpoint(LeaseCheckpointRequest { checkpoints }), Judgement::default())
     }
 
     /// Takes back what was noted of a lease that is renewed.
@@ -142,22 +168,27 @@ impl Gate {
             self.check_space(chunk.data.len() as u64)?;
         }
         // Its parts have bounds of their own: --max-request-bytes is for clients' keys and values.
-        Ok(Admitted(Command::Plugin(Box::new(PluginCommand { change: Some(change) })), 0))
+        Ok(Admitted(Command::Plugin(Box::new(PluginCommand { change: Some(change) })), Judgement::default()))
     }
 
     /// A change of the members. What it meets is looked at when it is applied; its URLs must be well-formed by now.
     pub(crate) fn membership(change: Change) -> Admitted {
-        Admitted(Command::Membership(change), 0)
+        Admitted(Command::Membership(change), Judgement::default())
     }
 
     /// What a member says of itself at start; not a client's request, so there is nothing to check.
     pub(crate) fn member_attributes(request: ClusterMemberAttrSetRequest) -> Admitted {
-        Admitted(Command::MemberAttributes(request), 0)
+        Admitted(Command::MemberAttributes(request), Judgement::default())
     }
 
     /// Checks a read and turns it into what the store is asked.
     pub(crate) fn range(&self, request: RangeRequest) -> Result<RangeQuery, Refusal> {
         shape::range_query(request)
+    }
+
+    /// The size of the store as last looked at, and its quota, 0 being none. In bytes.
+    pub(crate) fn space(&self) -> (u64, u64) {
+        (self.sizes.allocated_bytes(), self.limits.quota_bytes.unwrap_or(0))
     }
 
     /// Whether an alarm can be written to the log at all.
@@ -179,15 +210,15 @@ impl Gate {
     }
 
     fn admit(&self, command: Command) -> Result<Admitted, Refusal> {
-        self.admit_under(0, command)
+        self.admit_under(Judgement::default(), command)
     }
 
-    /// `epoch` was looked up before the command was judged: policies that came meanwhile must judge it too.
-    fn admit_under(&self, epoch: u64, command: Command) -> Result<Admitted, Refusal> {
+    /// The epoch was looked up before the command was judged: policies that came meanwhile must judge it too.
+    fn admit_under(&self, judgement: Judgement, command: Command) -> Result<Admitted, Refusal> {
         if command.encoded_len() > self.limits.request_bytes_max {
             return Err(Refusal::RequestTooLarge);
         }
-        Ok(Admitted(command, epoch))
+        Ok(Admitted(command, judgement))
     }
 }
 

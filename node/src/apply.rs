@@ -14,7 +14,8 @@ mod txn;
 use kuorum_proto::etcdserverpb::{
     AlarmRequest, AlarmResponse, AlarmType, CompactionRequest, CompactionResponse, DeleteRangeRequest,
     DeleteRangeResponse, LeaseCheckpointRequest, LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest,
-    LeaseRevokeResponse, PutRequest, PutResponse, ResponseHeader, TxnResponse, alarm_request,
+    LeaseRevokeResponse, PutRequest, PutResponse, ReadSetEntry, RequestHeader, ResponseHeader, TxnResponse,
+    alarm_request,
 };
 
 use kuorum_proto::membershippb::ClusterMemberAttrSetRequest;
@@ -147,10 +148,10 @@ impl Applier {
         }
         let (index, entry_bytes) = (entry.index, entry.data.len());
         let command = match Command::decode(entry.kind, entry.data) {
-            Ok((header, command)) if self.is_fenced_off(&command, header.policy_epoch) => {
-                return Ok(Err(Refusal::StalePolicy));
-            }
-            Ok((_, command)) => command,
+            Ok((header, command)) => match self.fence(&command, &header) {
+                Ok(()) => command,
+                Err(refusal) => return Ok(Err(refusal)),
+            },
             Err(error) => {
                 crate::warn!("skipped a log entry that is no command", index = index, error = error.to_string());
                 return Ok(Err(Refusal::Internal(error.to_string())));
@@ -188,13 +189,13 @@ impl Applier {
         }
     }
 
-    /// Whether the entry was judged under another policy epoch than the one in force, of what policies are asked about.
-    fn is_fenced_off(&self, command: &Command, epoch: u64) -> bool {
+    /// Refuses what policies were asked about when their answer rests on something that has changed since: the policies in
+    /// force, or a key that they read.
+    fn fence(&mut self, command: &Command, header: &RequestHeader) -> Result<(), Refusal> {
         let is_judged = match command {
-            Command::Put(_) | Command::Txn(_) => true,
+            Command::Put(_) | Command::Txn(_) | Command::LeaseGrant(_) => true,
             Command::DeleteRange(_)
             | Command::Compact(_)
-            | Command::LeaseGrant(_)
             | Command::LeaseRevoke(_)
             | Command::LeaseCheckpoint(_)
             | Command::Alarm(_)
@@ -202,7 +203,21 @@ impl Applier {
             | Command::Plugin(_)
             | Command::Membership(_) => false,
         };
-        is_judged && epoch != self.registry.epoch().get() && !is_on(Sabotage::PolicyEpochUnchecked)
+        if !is_judged {
+            return Ok(());
+        }
+        if header.policy_epoch != self.registry.epoch().get() && !is_on(Sabotage::PolicyEpochUnchecked) {
+            return Err(Refusal::StalePolicy);
+        }
+        if header.read_set.is_empty() || is_on(Sabotage::ReadSetUnchecked) {
+            return Ok(());
+        }
+        let txn = self.writer.txn();
+        let has_changed = |read: &ReadSetEntry| {
+            let modified = txn.state(&read.key).map_or(0, |state| state.modified.main.0);
+            modified != read.mod_revision
+        };
+        if header.read_set.iter().any(has_changed) { Err(Refusal::StaleReads) } else { Ok(()) }
     }
 
     /// What raised alarms forbid: NOSPACE whatever needs space, CORRUPT everything but clearing it.

@@ -30,12 +30,12 @@ const COMPACTION_ROWS_MAX: usize = 1_000;
 
 /// The payload of the log entry that carries this request.
 pub fn put_payload(request: PutRequest) -> Bytes {
-    Command::Put(request).encode(0, 0)
+    Command::Put(request).encode(0, crate::command::Judgement::default())
 }
 
 /// The payload of the log entry that carries this request.
 pub fn txn_payload(request: TxnRequest) -> Bytes {
-    Command::Txn(request).encode(0, 0)
+    Command::Txn(request).encode(0, crate::command::Judgement::default())
 }
 
 /// A member from the committed entry on: apply, mvcc and storage, without their threads.

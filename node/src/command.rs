@@ -9,7 +9,8 @@ use std::fmt;
 use bytes::{Buf, Bytes};
 use kuorum_proto::etcdserverpb::{
     AlarmRequest, CompactionRequest, Compare, DeleteRangeRequest, InternalRaftRequest, LeaseCheckpointRequest,
-    LeaseGrantRequest, LeaseRevokeRequest, PutRequest, RangeRequest, RequestHeader, RequestOp, TxnRequest, request_op,
+    LeaseGrantRequest, LeaseRevokeRequest, PutRequest, RangeRequest, ReadSetEntry, RequestHeader, RequestOp,
+    TxnRequest, request_op,
 };
 use kuorum_proto::kuorum::v1::PluginCommand;
 use kuorum_proto::membershippb::ClusterMemberAttrSetRequest;
@@ -33,6 +34,22 @@ const TXN_TAG: u32 = 6;
 const HEADER_TAG: u32 = 100;
 /// What comes before `ID` in `InternalRaftRequest`: tag 1, a varint. prost writes fields in the order of their tags.
 const NUMBER_KEY: u8 = 1 << 3;
+
+/// What the policies' consent to a command rests on: it holds while neither has changed.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct Judgement {
+    /// The policy epoch; 0 while none was ever in force, and of what policies are not asked about.
+    pub(crate) epoch: u64,
+    /// Keys that policies read, as they found them.
+    pub(crate) read_set: Vec<ReadSetEntry>,
+}
+
+impl Judgement {
+    /// Of policies that read nothing.
+    pub(crate) fn under(epoch: u64) -> Judgement {
+        Judgement { epoch, read_set: Vec::new() }
+    }
+}
 
 /// A change to the replicated state.
 #[derive(Clone, PartialEq, Debug)]
@@ -81,13 +98,13 @@ impl From<prost::DecodeError> for DecodeError {
 }
 
 impl Command {
-    /// The entry's payload. By `number` whoever proposed the command finds it again, 0 being none; `policy_epoch` is the
-    /// epoch the command was judged under, 0 while no policy is active.
-    pub(crate) fn encode(self, number: u64, policy_epoch: u64) -> Bytes {
+    /// The entry's payload. By `number` whoever proposed the command finds it again, 0 being none.
+    pub(crate) fn encode(self, number: u64, judgement: Judgement) -> Bytes {
         if let Command::Membership(change) = self {
             return change.encode(number);
         }
-        let mut header = RequestHeader { policy_epoch, ..RequestHeader::default() };
+        let Judgement { epoch: policy_epoch, read_set } = judgement;
+        let mut header = RequestHeader { policy_epoch, read_set, ..RequestHeader::default() };
         let command = match self {
             Command::Plugin(change) => {
                 header.plugin = Some(change);
@@ -326,7 +343,8 @@ mod tests {
         for depth in [1, 2, 49, 50, 51, 127, 300] {
             for epoch in [0, 3] {
                 let command = Command::Txn(nested(depth));
-                let (header, decoded) = Command::decode(EntryKind::Normal, command.clone().encode(9, epoch)).unwrap();
+                let (header, decoded) =
+                    Command::decode(EntryKind::Normal, command.clone().encode(9, Judgement::under(epoch))).unwrap();
                 assert_eq!((header.policy_epoch, decoded), (epoch, command), "nested {depth} deep");
             }
         }
@@ -342,7 +360,8 @@ mod tests {
     #[test]
     fn a_command_with_an_epoch_keeps_it() {
         let put = PutRequest { key: "k".into(), value: "v".into(), ..PutRequest::default() };
-        let (header, command) = Command::decode(EntryKind::Normal, Command::Put(put.clone()).encode(0, 7)).unwrap();
+        let (header, command) =
+            Command::decode(EntryKind::Normal, Command::Put(put.clone()).encode(0, Judgement::under(7))).unwrap();
         assert_eq!((header.policy_epoch, command), (7, Command::Put(put)));
     }
 
@@ -350,7 +369,7 @@ mod tests {
     fn a_change_of_plugins_survives_the_log() {
         let chunk = PluginChunk { number: 3, data: "bytes".into(), ..PluginChunk::default() };
         let change = PluginCommand { change: Some(plugin_command::Change::Chunk(chunk)) };
-        let encoded = Command::Plugin(Box::new(change.clone())).encode(5, 0);
+        let encoded = Command::Plugin(Box::new(change.clone())).encode(5, Judgement::default());
         assert_eq!(number(&encoded), Some(5));
         let (_, command) = Command::decode(EntryKind::Normal, encoded).unwrap();
         assert_eq!(command, Command::Plugin(Box::new(change)));
@@ -363,14 +382,14 @@ mod tests {
             let bytes = Bytes::from(bytes);
             for kind in [EntryKind::Normal, EntryKind::ConfChange, EntryKind::ConfChangeV2] {
                 if let Ok((_, command)) = Command::decode(kind, bytes.clone()) {
-                    drop(command.encode(0, 0));
+                    drop(command.encode(0, Judgement::default()));
                 }
             }
         }
 
         #[test]
         fn mutated_commands_are_decoded_or_refused(at: proptest::sample::Index, byte: u8, cut: proptest::sample::Index) {
-            let mut bytes = Command::Txn(nested(9)).encode(0, 5).to_vec();
+            let mut bytes = Command::Txn(nested(9)).encode(0, Judgement::under(5)).to_vec();
             let at = at.index(bytes.len());
             bytes[at] = byte;
             bytes.truncate(cut.index(bytes.len()) + 1);
@@ -381,7 +400,7 @@ mod tests {
 
     #[test]
     fn no_bytes_make_the_decoder_panic() {
-        let seed = Command::Txn(nested(3)).encode(u64::MAX, 0);
+        let seed = Command::Txn(nested(3)).encode(u64::MAX, Judgement::default());
         for at in 0..seed.len() {
             for flip in [0x01, 0x80, 0xff] {
                 let mut bytes = seed.to_vec();

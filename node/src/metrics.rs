@@ -20,7 +20,7 @@ pub(crate) use group::{Client, Disk, Health, Lease, Mvcc, Server, Watch};
 pub(crate) use method::MethodCounts;
 use metrics_exporter_prometheus::PrometheusHandle;
 pub(crate) use peer::Peer;
-pub(crate) use plugin::{Plugin, UserKind, UserSeries};
+pub(crate) use plugin::{Plugin, Policies, UserKind, UserSeries};
 pub(crate) use process::descriptors_max;
 
 use self::registrar::Registrar;
@@ -35,6 +35,7 @@ pub(crate) struct Metrics {
     pub(crate) client: Client,
     pub(crate) health: Health,
     pub(crate) methods: MethodCounts,
+    pub(crate) policies: Policies,
     user_names: plugin::UserNames,
     registrar: Registrar,
     handle: PrometheusHandle,
@@ -96,6 +97,7 @@ impl Metrics {
             client: Client::register(&registrar),
             health: Health::register(&registrar),
             methods: MethodCounts::register(&registrar, extensive),
+            policies: Policies::register(&registrar),
             user_names: plugin::UserNames::default(),
             registrar,
             handle,

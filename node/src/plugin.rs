@@ -343,6 +343,38 @@ fn check_kinds(kinds: &[Kind], manifest: &Manifest) -> Result<(), String> {
     }
 }
 
+/// What a plugin's file says, before it is compiled, of the requests that it is to be asked about.
+pub(crate) struct Scope {
+    /// `None`: it is not asked about requests at all.
+    rules: Option<Rules>,
+    on_failure: OnFailure,
+}
+
+impl Scope {
+    /// Reads the manifest of a file. The error is for the operator.
+    pub(crate) fn of(file: &[u8]) -> Result<Scope, String> {
+        let manifest = Manifest::parse(&inspect::inspect(file)?.manifest)?;
+        Ok(match manifest.admission {
+            Some(admission) => Scope { rules: Some(Rules::of(&admission.rules)), on_failure: admission.on_failure },
+            None => Scope { rules: None, on_failure: OnFailure::Closed },
+        })
+    }
+
+    pub(crate) fn is_of_admission(&self) -> bool {
+        self.rules.is_some()
+    }
+
+    /// Whether the plugin is to be asked about a request with this operation.
+    pub(crate) fn matches(&self, op: &Op<'_>) -> bool {
+        self.rules.as_ref().is_some_and(|rules| rules.match_op(op))
+    }
+
+    /// Whether a request passes that the plugin can't judge.
+    pub(crate) fn fails_open(&self) -> bool {
+        self.on_failure == OnFailure::Open
+    }
+}
+
 /// A revision that can be asked. Cheap to clone; the last one to go frees its instances.
 #[derive(Clone)]
 pub(crate) struct Prepared(Arc<Inner>);
@@ -372,6 +404,20 @@ impl Prepared {
     /// The limits in force.
     pub(crate) fn limits(&self) -> Limits {
         self.0.template.plugin.limits
+    }
+
+    pub(crate) fn counts(&self) -> &metrics::Plugin {
+        &self.0.template.plugin.counts
+    }
+
+    /// Takes a line from what the plugin may log in a second. Returns false if none is left.
+    pub(crate) fn may_log(&self) -> bool {
+        let plugin = &self.0.template.plugin;
+        let may = plugin.lines.take(engine::now());
+        if !may {
+            plugin.counts.lines_dropped.increment(1);
+        }
+        may
     }
 
     /// What the breaker says, for whoever shows it or raises an alarm.

@@ -60,6 +60,12 @@ pub(crate) enum Refusal {
     Stopped,
     /// Judged under policies that were not in force any more when it came to that: whoever proposed it judges it again.
     StalePolicy,
+    /// Judged by keys that had changed when it came to that: whoever proposed it judges it again.
+    StaleReads,
+    /// A policy said no.
+    Denied(Box<Denial>),
+    /// A policy that must be asked could not answer.
+    Unjudged(Box<Unjudged>),
 
     /// A change of the plugins. Boxed, as its values make it larger than all others.
     Plugin(Box<plugins::Refused>),
@@ -68,6 +74,32 @@ pub(crate) enum Refusal {
     Unimplemented(&'static str),
     /// The process can't go on with this request; the sentence says why.
     Internal(String),
+}
+
+/// What a policy says no with, as the client is to see it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Denial {
+    pub(crate) plugin: String,
+    pub(crate) code: DenialCode,
+    pub(crate) message: String,
+    /// Whether it rests on keys that the policy read.
+    pub(crate) has_read: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum DenialCode {
+    PermissionDenied,
+    InvalidArgument,
+    FailedPrecondition,
+    ResourceExhausted,
+}
+
+/// Why a policy could not be asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Unjudged {
+    pub(crate) plugin: String,
+    /// `None` while this member is still at preparing it.
+    pub(crate) failure: Option<String>,
 }
 
 impl From<query::Refusal> for Refusal {

@@ -19,6 +19,7 @@ mod connection;
 mod frame;
 mod grpc;
 mod health;
+mod judged;
 mod kv;
 pub(crate) mod leader;
 mod lease;
@@ -50,6 +51,7 @@ use crate::maintenance::Upkeep;
 use crate::mvcc::{CurrentStore, ReadError};
 use crate::policy::plugins::Registry;
 use crate::refusal::Refusal;
+use crate::roster::Roster;
 use crate::transport::Peers;
 use crate::watch::Hub;
 
@@ -79,7 +81,9 @@ pub(crate) struct Node {
     pub(crate) peers: Peers,
     pub(crate) questions: leader::Questions,
     pub(crate) plugins: Registry,
-    /// Tells of each change of the plugins.
+    /// What this member asks of them.
+    pub(crate) roster: Roster,
+    /// Tells of each change of the plugins, and of each that became ready here.
     pub(crate) plugins_changed: tokio::sync::watch::Receiver<()>,
     /// How long a request may take that waits for other members.
     pub(crate) patience: Duration,

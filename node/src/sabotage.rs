@@ -22,6 +22,8 @@ pub(crate) enum Sabotage {
     DoubleApply,
     /// Apply carries out what was judged under policies that are in force no more.
     PolicyEpochUnchecked,
+    /// Apply carries out what was judged by keys that have changed since.
+    ReadSetUnchecked,
     /// The leader alone puts a change of the members in force.
     SplitConfChange,
     /// A leader answers a proposal once it is in its own log.

@@ -33,6 +33,8 @@ use crate::mvcc::{CurrentStore, Store};
 use crate::policy::compaction::{Mode, Schedule};
 use crate::policy::plugins::Registry;
 use crate::refusal::Refusal;
+use crate::roster::Roster;
+use crate::roster::reader::Reader;
 use crate::transport::Peers;
 
 use crate::{apply, catch_up, cluster, metrics, rpc, watch};
@@ -179,6 +181,7 @@ struct Base {
     leases: Leases,
     alarms: Alarms,
     registry: Registry,
+    roster: Roster,
     questions: rpc::leader::Questions,
     peers: Peers,
     store: CurrentStore,
@@ -205,7 +208,8 @@ impl Base {
             false => Leases::new(ttl_seconds_min),
         };
         let alarms = Alarms::default();
-        let registry = Registry::default();
+        let (registry, roster) = (Registry::default(), Roster::default());
+        roster.follow(&registry);
         let gate = Gate::new(limits, sizes.clone(), room.clone(), registry.epoch());
         apply::recover(&data.store, &leases, &alarms, &registry)?;
         let store = CurrentStore::new(data.store.clone());
@@ -235,6 +239,7 @@ impl Base {
             leases,
             alarms,
             registry,
+            roster,
             questions,
             snapshots_out: catch_up::Sender::new(store.clone(), peers.clone(), inbox_of_snapshots),
             peers,
@@ -260,15 +265,16 @@ impl Running {
         start_metrics(config, &data.identity);
         #[rustfmt::skip]
         let Base {
-            facts, office, shared, inbox, handle, room, sizes, limits, gate, leases, alarms, registry, questions, peers,
-            store, snapshots_in, snapshots_out,
+            facts, office, shared, inbox, handle, room, sizes, limits, gate, leases, alarms, registry, roster, questions,
+            peers, store, snapshots_in, snapshots_out,
         } = Base::new(config, &data)?;
         let (stop, stopped) = crossbeam_channel::bounded(0);
+        let plugin_cache = data.path.join("member").join("plugins");
         let (compactions, compactions_due) = compaction_queue(&data.store);
         let (durability, durability_wanted) = crossbeam_channel::bounded(1);
         let (upkeep, disk_jobs, compacted) = Upkeep::with_queue();
         let (members_changed, departed) = members_changed(&data, peers.clone());
-        let (tell_plugins_changed, plugins_changed, to_prepare) = plugins_changed();
+        let (tell_plugins_changed, plugins_readied, plugins_changed, to_prepare) = plugins_changed();
         let (hub, feed, watch) = watch::start(data.store.clone(), Arc::clone(&facts), watch_options(config), started)?;
         let (apply_queue, apply) = apply::thread::start(apply::thread::Parts {
             applier: Applier::new(data.writer, leases.clone(), alarms.clone(), data.members.clone(), registry.clone()),
@@ -323,9 +329,10 @@ impl Running {
         #[rustfmt::skip]
         let node = Arc::new(rpc::Node {
             limits, rules: change_rules(config), facts, consensus: handle, store, leases, alarms, members: data.members,
-            watch: hub, upkeep, gate, peers, questions, plugins: registry, plugins_changed, patience: patience(config), started,
+            watch: hub, upkeep, gate, peers, questions, plugins: registry, roster, plugins_changed,
+            patience: patience(config), started,
         });
-        prepare_plugins(&node, to_prepare, stopped)?;
+        prepare_plugins(&node, plugin_cache, plugins_readied, to_prepare, stopped)?;
         Ok(Running { node, office, raft, apply_queue, apply, watch, clock, disk, departed, stop, _lock: data.lock })
     }
 
@@ -369,27 +376,43 @@ fn members_changed(data: &DataDir, peers: Peers) -> (Box<dyn Fn() + Send>, Arc<N
     (Box::new(changed), departed)
 }
 
-/// What is called when plugins change, and those who hear of it: requests that wait, and the preparation thread.
-fn plugins_changed() -> (Box<dyn Fn() + Send>, watch_channel::Receiver<()>, Receiver<()>) {
+/// What is called when plugins change, and when one is ready here; and those who hear of it: requests that wait, which hear
+/// of both, and the preparation thread.
+fn plugins_changed() -> (Box<dyn Fn() + Send>, Box<dyn Fn() + Send>, watch_channel::Receiver<()>, Receiver<()>) {
     let (tell, changes) = watch_channel::channel(());
+    let tell = Arc::new(tell);
     let (wake, to_prepare) = crossbeam_channel::bounded(1);
-    let changed = move || {
-        tell.send_replace(());
-        // Full: it looks anyhow.
-        wake.try_send(()).ok();
+    let changed = {
+        let tell = Arc::clone(&tell);
+        move || {
+            tell.send_replace(());
+            // Full: it looks anyhow.
+            wake.try_send(()).ok();
+        }
     };
-    (Box::new(changed), changes, to_prepare)
+    let readied = move || drop(tell.send_replace(()));
+    (Box::new(changed), Box::new(readied), changes, to_prepare)
 }
 
 /// Starts to prepare plugins. Not waited for at a stop: a preparation may take long, and what was not told is told after the
 /// next start.
-fn prepare_plugins(node: &rpc::Node, changed: Receiver<()>, stop: Receiver<()>) -> std::io::Result<()> {
+fn prepare_plugins(
+    node: &rpc::Node,
+    cache_dir: PathBuf,
+    readied: Box<dyn Fn() + Send>,
+    changed: Receiver<()>,
+    stop: Receiver<()>,
+) -> std::io::Result<()> {
     let parts = preparation::Parts {
         store: node.store.clone(),
         consensus: node.consensus.clone(),
         gate: node.gate.clone(),
         member: node.facts.member_id,
-        prepare: Box::new(preparation::HeaderCheck),
+        registry: node.plugins.clone(),
+        roster: node.roster.clone(),
+        cache_dir,
+        reader: Arc::new(Reader(node.store.clone())),
+        readied,
         changed,
         stop,
     };

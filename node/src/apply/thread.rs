@@ -290,7 +290,12 @@ mod tests {
     }
 
     fn committed(index: u64, command: Command, waiter: Waiter) -> Committed {
-        let entry = LogEntry { term: 1, index, kind: EntryKind::Normal, data: command.encode(0, 0) };
+        let entry = LogEntry {
+            term: 1,
+            index,
+            kind: EntryKind::Normal,
+            data: command.encode(0, crate::command::Judgement::default()),
+        };
         Committed { entry, waiter }
     }
 

@@ -28,6 +28,7 @@ fn sample(node: &Node) {
     let raft = node.consensus.status();
     let server = &metrics.server;
     server.has_leader.set(flag(raft.leader.is_some()));
+    metrics.policies.epoch.set(node.plugins.epoch().get() as f64);
     server.is_leader.set(flag(raft.is_leader));
     server.is_learner.set(flag(node.is_learner()));
     server.leader_changes_seen.absolute(raft.leader_changes);

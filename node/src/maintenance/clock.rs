@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use kuorum_proto::etcdserverpb::{CompactionRequest, LeaseRevokeRequest};
@@ -186,6 +186,12 @@ pub(crate) fn checkpoint_leases(consensus: &Handle, leases: &Leases, now_ms: u64
 #[expect(clippy::disallowed_methods, reason = "the clock seam of leases and upkeep")]
 pub(crate) fn now_ms(started: Instant) -> u64 {
     u64::try_from(Instant::now().duration_since(started).as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Milliseconds since 1970 by the machine's clock, for plugins alone: nothing that members have to agree on rests on it.
+#[expect(clippy::disallowed_methods, reason = "the clock seam of plugins")]
+pub(crate) fn unix_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -2,24 +2,29 @@
 //!
 //! Off the apply path, since it may take many seconds. Woken when plugins change; what is to be done it reads from the
 //! rows of the store, so a restart or a store that another member sent needs no case of its own. What a member has said
-//! is itself among the rows: it is said again when it is not there or has become untrue.
+//! is itself among the rows: it is said again when it is not there or has become untrue. What is ready goes to the
+//! [`Roster`], where requests find it.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, after, never, select};
-use kuorum_proto::kuorum::v1::{PluginAck, PluginAcknowledge, PluginRevision, plugin_command};
+use kuorum_proto::kuorum::v1::{PluginAck, PluginAcknowledge, PluginMode, PluginRevision, plugin_command};
 use sha2::{Digest as _, Sha256};
 
 use crate::admission::Gate;
-use crate::apply::plugin;
+use crate::apply::plugin as rows;
 use crate::cluster::MemberId;
 use crate::consensus::Handle;
-use crate::mvcc::CurrentStore;
-use crate::policy::plugins::FAILURE_BYTES_MAX;
+use crate::mvcc::{CurrentStore, Store};
+use crate::plugin::{AskedLimits, Compiler, Host, KvReader, Prepared, Revision, Scope};
+use crate::policy::plugins::{FAILURE_BYTES_MAX, Registry};
 use crate::refusal::Refusal;
+use crate::roster::Roster;
 use crate::storage::StorageError;
 
 /// How long an acknowledgement may take to be agreed on.
@@ -27,36 +32,21 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause before one that was not agreed on is proposed again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Where components are made ready to be asked. The seam to the host of plugins.
-pub(crate) trait Prepare: Send {
-    /// May take long. An error is for the operator, in a sentence.
-    fn prepare(&mut self, name: &str, revision: &PluginRevision, component: &Bytes) -> Result<(), String>;
-}
-
-/// Looks that a component is what it is called, and a component at all.
-pub(crate) struct HeaderCheck;
-
-impl Prepare for HeaderCheck {
-    fn prepare(&mut self, _name: &str, revision: &PluginRevision, component: &Bytes) -> Result<(), String> {
-        if Sha256::digest(component).as_slice() != revision.sha256 {
-            return Err("the component has another SHA-256 than it is called by".to_owned());
-        }
-        match component.get(..8) {
-            Some(b"\0asm\x0d\0\x01\0") => Ok(()),
-            Some(b"\0asm\x01\0\0\0") => Err("this is a core module of WebAssembly; a plugin is a component".to_owned()),
-            Some(_) | None => Err("this is no component of WebAssembly".to_owned()),
-        }
-    }
-}
-
 pub(crate) struct Parts {
     pub(crate) store: CurrentStore,
     pub(crate) consensus: Handle,
     pub(crate) gate: Gate,
     pub(crate) member: MemberId,
-    pub(crate) prepare: Box<dyn Prepare>,
+    pub(crate) registry: Registry,
+    pub(crate) roster: Roster,
+    /// Where compiled code is kept.
+    pub(crate) cache_dir: PathBuf,
+    /// What plugins read keys through.
+    pub(crate) reader: Arc<dyn KvReader>,
     /// Told when plugins changed.
     pub(crate) changed: Receiver<()>,
+    /// Called once the roster has something new.
+    pub(crate) readied: Box<dyn Fn() + Send>,
     /// Closed when the node stops.
     pub(crate) stop: Receiver<()>,
 }
@@ -64,16 +54,24 @@ pub(crate) struct Parts {
 /// Starts the thread. It ends when the stop channel closes, after the preparation under way.
 pub(crate) fn start(parts: Parts) -> std::io::Result<JoinHandle<()>> {
     let thread = std::thread::Builder::new().name("prepare".into());
-    thread.spawn(move || Preparation { parts, outcomes: BTreeMap::new() }.run())
+    thread.spawn(move || Preparation { parts, host: None, outcomes: BTreeMap::new() }.run())
 }
-
-/// How the preparation of a revision went in this process: the failure, or none.
-type Outcomes = BTreeMap<Bytes, String>;
 
 struct Preparation {
     parts: Parts,
-    /// By identity, of the revisions that are kept.
-    outcomes: Outcomes,
+    /// Started with the first plugin, since most members have none.
+    host: Option<Host>,
+    /// What is to be said of the revisions that are kept, by identity.
+    outcomes: BTreeMap<Bytes, Outcome>,
+}
+
+/// How the preparation of a revision went in this process.
+#[derive(Clone)]
+struct Outcome {
+    /// Empty if it is ready.
+    failure: String,
+    /// Why it can't be put in force though it is ready; else empty.
+    unusable: String,
 }
 
 impl Preparation {
@@ -95,47 +93,105 @@ impl Preparation {
     /// Prepares what is not prepared yet and tells what was not told. Returns whether all is told.
     fn look(&mut self) -> Result<bool, StorageError> {
         let store = self.parts.store.get();
-        let state = plugin::read(&store)?;
-        let kept: Vec<(&str, &PluginRevision)> = state.revisions().collect();
-        self.outcomes.retain(|identity, _| kept.iter().any(|(_, revision)| revision.identity == identity));
+        let state = rows::read(&store)?;
+        let mut kept: Vec<(&str, &PluginRevision)> = state.revisions().collect();
+        let is_kept = |identity: &Bytes| kept.iter().any(|(_, revision)| revision.identity == identity);
+        self.outcomes.retain(|identity, _| is_kept(identity));
+        self.parts.roster.retain(is_kept);
+        // What is in force first: requests may be waiting for it.
+        kept.sort_by_key(|(_, revision)| revision.mode() == PluginMode::Off);
+        self.find_scopes(&store, &kept)?;
         let mut told = true;
         for (name, revision) in kept {
             if !self.outcomes.contains_key(&revision.identity) {
                 // Removed meanwhile: then there is another change to look at.
-                let Some(component) = plugin::component(&store, revision)? else { continue };
-                let failure = self.prepare(name, revision, &component);
-                self.outcomes.insert(revision.identity.clone(), failure);
+                let Some(component) = rows::component(&store, revision)? else { continue };
+                self.prepare(name, revision, component);
             }
-            let failure = &self.outcomes[&revision.identity];
+            let outcome = &self.outcomes[&revision.identity];
             let known = revision.acks.iter().find(|ack| ack.member_id == self.parts.member.0);
-            if known.is_none_or(|ack| ack.failure != *failure) {
-                told &= self.acknowledge(name, revision, failure.clone());
+            if known.is_none_or(|ack| ack.failure != outcome.failure || ack.unusable != outcome.unusable) {
+                told &= self.acknowledge(name, revision, outcome.clone());
             }
         }
         Ok(told)
     }
 
-    /// Returns the failure, or an empty text.
-    fn prepare(&mut self, name: &str, revision: &PluginRevision, component: &Bytes) -> String {
-        match self.parts.prepare.prepare(name, revision, component) {
-            Ok(()) => {
-                crate::info!("prepared a plugin", plugin = name, revision = revision.number);
-                String::new()
+    /// Looks what each plugin in force wants to be asked about, before any of them is compiled: all others need not wait.
+    fn find_scopes(&self, store: &Store, kept: &[(&str, &PluginRevision)]) -> Result<(), StorageError> {
+        for (name, revision) in kept {
+            if self.parts.roster.has_scope(&revision.identity) {
+                continue;
             }
-            Err(failure) => {
-                crate::warn!("a plugin can't be prepared", plugin = name, revision = revision.number, error = failure);
-                cut(failure)
+            let Some(component) = rows::component(store, revision)? else { continue };
+            match Scope::of(&component) {
+                Ok(scope) => {
+                    self.parts.roster.set_scope(&self.parts.registry, &revision.identity, scope);
+                    (self.parts.readied)();
+                }
+                // Said again, and acknowledged, when it is prepared.
+                Err(error) => crate::debug!("a plugin's manifest can't be read", plugin = *name, error = error),
             }
         }
+        Ok(())
+    }
+
+    fn prepare(&mut self, name: &str, revision: &PluginRevision, component: Bytes) {
+        let prepared = self.prepared(name, revision, component);
+        let outcome = match &prepared {
+            Ok(prepared) => {
+                crate::info!("prepared a plugin", plugin = name, revision = revision.number);
+                Outcome { failure: String::new(), unusable: prepared.activation_refusal().unwrap_or_default() }
+            }
+            Err(failure) => {
+                let number = revision.number;
+                crate::warn!("a plugin can't be prepared", plugin = name, revision = number, error = failure.as_str());
+                Outcome { failure: cut(failure.clone()), unusable: String::new() }
+            }
+        };
+        self.outcomes.insert(revision.identity.clone(), outcome);
+        self.parts.roster.set_outcome(&self.parts.registry, &revision.identity, prepared);
+        (self.parts.readied)();
+    }
+
+    /// The error is for the operator, in a sentence.
+    fn prepared(&mut self, name: &str, revision: &PluginRevision, component: Bytes) -> Result<Prepared, String> {
+        if Sha256::digest(&component).as_slice() != revision.sha256 {
+            return Err("the component has another SHA-256 than it is called by".to_owned());
+        }
+        let host = match &mut self.host {
+            Some(host) => host,
+            none => {
+                let reader = Arc::clone(&self.parts.reader);
+                none.insert(Host::start(&self.parts.cache_dir, Compiler::own(), reader)?)
+            }
+        };
+        let limits = revision.limits.unwrap_or_default();
+        let set = |limit: u64| (limit != 0).then_some(limit);
+        let revision = Revision {
+            name: name.to_owned(),
+            number: revision.number,
+            component,
+            config: revision.config.clone(),
+            grants: revision.kv_read.iter().map(|prefix| prefix.to_vec()).collect(),
+            limits: AskedLimits {
+                fuel: set(limits.fuel),
+                memory_bytes: set(limits.memory_bytes),
+                // Past what fits is past what is allowed.
+                deadline_ms: set(limits.deadline_ms).map(|ms| u32::try_from(ms).unwrap_or(u32::MAX)),
+            },
+        };
+        host.prepare(&revision).map_err(|error| error.to_string())
     }
 
     /// Returns whether nothing is left to be told of this revision.
-    fn acknowledge(&self, name: &str, revision: &PluginRevision, failure: String) -> bool {
+    fn acknowledge(&self, name: &str, revision: &PluginRevision, outcome: Outcome) -> bool {
+        let Outcome { failure, unusable } = outcome;
         let acknowledge = PluginAcknowledge {
             name: name.to_owned(),
             revision: revision.number,
             identity: revision.identity.clone(),
-            ack: Some(PluginAck { member_id: self.parts.member.0, failure }),
+            ack: Some(PluginAck { member_id: self.parts.member.0, failure, unusable }),
         };
         let command = self.parts.gate.plugin(plugin_command::Change::Acknowledge(acknowledge));
         match command.and_then(|command| self.parts.consensus.propose_and_wait(command, PATIENCE)) {

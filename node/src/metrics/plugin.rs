@@ -7,9 +7,12 @@ use ::metrics::{Counter, Gauge, Histogram};
 use parking_lot::Mutex;
 
 use super::registrar::Registrar;
+use crate::plugin::Verdict;
 
 const CALLS: &str = "plugin_calls_total";
 const VERDICTS: &str = "plugin_verdicts_total";
+const SHADOW_DIFFERS: &str = "plugin_shadow_differs_total";
+const UNJUDGED: &str = "plugin_unjudged_requests_total";
 const TRAPS: &str = "plugin_traps_total";
 const TIMEOUTS: &str = "plugin_timeouts_total";
 const FAILURES: &str = "plugin_failures_total";
@@ -19,6 +22,30 @@ const SERIES_REFUSED: &str = "plugin_user_series_refused_total";
 /// Names that plugins give metrics, over all plugins and for as long as the process runs.
 const USER_NAMES_MAX: usize = 1024;
 
+/// Of all plugins together.
+pub(crate) struct Policies {
+    /// Of this member; set when it changes.
+    pub(crate) epoch: Gauge,
+    pub(crate) stale_epochs: Counter,
+    pub(crate) stale_reads: Counter,
+}
+
+impl Policies {
+    pub(super) fn register(r: &Registrar) -> Policies {
+        const JUDGED_AGAIN: &str = "plugin_judged_again_total";
+        r.describe_counter(
+            JUDGED_AGAIN,
+            "Writes judged again, since what they were judged by had changed when applied.",
+        );
+        let judged_again = |cause| r.labelled_counter(JUDGED_AGAIN, [("cause", cause)]);
+        Policies {
+            epoch: r.gauge("plugin_policy_epoch", "The policy epoch that is in force on this member."),
+            stale_epochs: judged_again("policy-epoch"),
+            stale_reads: judged_again("read-set"),
+        }
+    }
+}
+
 /// Moved by the host of plugins.
 #[derive(Clone)]
 pub(crate) struct Plugin {
@@ -26,9 +53,13 @@ pub(crate) struct Plugin {
     pub(crate) admission_seconds: Histogram,
     pub(crate) compactions: Counter,
     pub(crate) compaction_seconds: Histogram,
-    pub(crate) allowed: Counter,
-    pub(crate) warned: Counter,
-    pub(crate) denied: Counter,
+    enforced: Verdicts,
+    shadow: Verdicts,
+    /// Verdicts in shadow unlike what became of the request.
+    pub(crate) shadow_differs: Counter,
+    /// Requests that it had to be asked about and could not judge.
+    pub(crate) passed_unjudged: Counter,
+    pub(crate) refused_unjudged: Counter,
     pub(crate) traps: Counter,
     pub(crate) out_of_fuel: Counter,
     pub(crate) out_of_time: Counter,
@@ -38,10 +69,29 @@ pub(crate) struct Plugin {
     pub(crate) series_refused: Counter,
 }
 
+/// Counted by what they say.
+#[derive(Clone)]
+struct Verdicts {
+    allow: Counter,
+    warn: Counter,
+    deny: Counter,
+}
+
 impl Plugin {
+    pub(crate) fn verdict(&self, verdict: &Verdict, in_shadow: bool) {
+        let Verdicts { allow, warn, deny } = if in_shadow { &self.shadow } else { &self.enforced };
+        match verdict {
+            Verdict::Allow => allow.increment(1),
+            Verdict::Warn(_) => warn.increment(1),
+            Verdict::Deny { .. } => deny.increment(1),
+        }
+    }
+
     pub(super) fn describe(r: &Registrar) {
         r.describe_counter(CALLS, "How often the plugin was asked.");
         r.describe_counter(VERDICTS, "What the plugin said of requests.");
+        r.describe_counter(SHADOW_DIFFERS, "Verdicts in shadow unlike what became of the request.");
+        r.describe_counter(UNJUDGED, "Requests that the plugin had to be asked about and could not judge.");
         r.describe_counter(TRAPS, "Calls that the plugin did not survive, those that ran out of a budget among them.");
         r.describe_counter(TIMEOUTS, "Calls that ran out of fuel or of time.");
         r.describe_counter(FAILURES, "Calls that the plugin answered with a failure.");
@@ -55,6 +105,10 @@ impl Plugin {
             let help = "Time that the plugin took to answer.";
             r.labelled_histogram("plugin_call_duration_seconds", help, [("plugin", plugin), ("kind", kind)])
         };
+        let verdicts = |mode| {
+            let of = |verdict| r.labelled_counter(VERDICTS, [("plugin", plugin), ("mode", mode), ("verdict", verdict)]);
+            Verdicts { allow: of("allow"), warn: of("warn"), deny: of("deny") }
+        };
         let of = [("plugin", plugin)];
         let quarantined =
             r.labelled_gauge("plugin_quarantined", "1 while the plugin is not asked for its failures.", of);
@@ -64,9 +118,11 @@ impl Plugin {
             admission_seconds: seconds("admission"),
             compactions: with(CALLS, "kind", "compaction"),
             compaction_seconds: seconds("compaction"),
-            allowed: with(VERDICTS, "verdict", "allow"),
-            warned: with(VERDICTS, "verdict", "warn"),
-            denied: with(VERDICTS, "verdict", "deny"),
+            enforced: verdicts("enforce"),
+            shadow: verdicts("shadow"),
+            shadow_differs: r.labelled_counter(SHADOW_DIFFERS, of),
+            passed_unjudged: with(UNJUDGED, "outcome", "passed"),
+            refused_unjudged: with(UNJUDGED, "outcome", "refused"),
             traps: r.labelled_counter(TRAPS, of),
             out_of_fuel: with(TIMEOUTS, "budget", "fuel"),
             out_of_time: with(TIMEOUTS, "budget", "time"),

@@ -117,9 +117,13 @@ impl Store {
     }
 
     pub(crate) fn sizes(&self) -> Sizes {
+        Sizes { allocated_bytes: self.0.storage.allocated_bytes(), in_use_bytes: self.in_use_bytes() }
+    }
+
+    /// As in [`Sizes`], without a look at the engine.
+    pub(crate) fn in_use_bytes(&self) -> u64 {
         let freed = self.0.freed_bytes.load(Ordering::Acquire);
-        let in_use_bytes = self.0.written_bytes.load(Ordering::Acquire).saturating_sub(freed);
-        Sizes { allocated_bytes: self.0.storage.allocated_bytes(), in_use_bytes: in_use_bytes + FIXED_ROWS_BYTES }
+        self.0.written_bytes.load(Ordering::Acquire).saturating_sub(freed) + FIXED_ROWS_BYTES
     }
 
     /// Frees memory that the engine is done with. Takes up to tens of milliseconds.

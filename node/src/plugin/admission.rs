@@ -158,11 +158,6 @@ impl Prepared {
         counts.admissions.increment(1);
         if let Ok(judged) = &outcome {
             counts.admission_seconds.record(judged.spent.elapsed.as_secs_f64());
-            match judged.verdict {
-                Verdict::Allow => counts.allowed.increment(1),
-                Verdict::Warn(_) => counts.warned.increment(1),
-                Verdict::Deny { .. } => counts.denied.increment(1),
-            }
         }
         outcome
     }

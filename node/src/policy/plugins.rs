@@ -19,7 +19,7 @@ mod change;
 mod refused;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use kuorum_proto::kuorum::v1::{Plugin, PluginCommand, PluginComponent, PluginComponents, PluginMode, PluginRevision};
@@ -111,6 +111,12 @@ impl State {
         })
     }
 
+    /// What is asked, each with its mode. Where a candidate is in shadow beside the current revision, both.
+    fn asked(&self) -> Vec<InForce> {
+        let in_force = self.in_force();
+        in_force.map(|(name, revision)| InForce { name: name.to_owned(), revision: revision.clone() }).collect()
+    }
+
     /// Revisions that are asked, enforced or in shadow.
     fn in_force(&self) -> impl Iterator<Item = (&str, &PluginRevision)> {
         self.revisions().filter(|(_, revision)| revision.mode() != PluginMode::Off)
@@ -136,7 +142,11 @@ pub(crate) fn is_ready(revision: &PluginRevision, member: MemberId) -> bool {
 pub(crate) struct Registry {
     epoch: Epoch,
     state: Arc<RwLock<State>>,
+    /// Called with what is in force whenever that may have changed, before anybody can see it.
+    observer: Arc<OnceLock<Observer>>,
 }
+
+type Observer = Box<dyn Fn(&[InForce]) + Send + Sync>;
 
 impl Registry {
     /// The policy epoch, for whoever has requests judged.
@@ -153,12 +163,27 @@ impl Registry {
         self.state.read().plugins.get(name).cloned()
     }
 
-    /// What is asked, each with its mode. Where a candidate is in shadow beside the current revision, both.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the host of plugins, which asks them, is not here yet"))]
+    /// What is asked, each with its mode.
+    #[cfg(test)]
     pub(crate) fn in_force(&self) -> Vec<InForce> {
-        let state = self.state.read();
-        let in_force = state.in_force();
-        in_force.map(|(name, revision)| InForce { name: name.to_owned(), revision: revision.clone() }).collect()
+        self.state.read().asked()
+    }
+
+    /// Has every change of what is in force told, by the thread that makes it. There can be one observer.
+    pub(crate) fn observe(&self, observer: impl Fn(&[InForce]) + Send + Sync + 'static) {
+        assert!(self.observer.set(Box::new(observer)).is_ok(), "the registry has an observer already");
+        self.tell();
+    }
+
+    /// Tells the observer what is in force, as if it had changed.
+    pub(crate) fn tell(&self) {
+        self.tell_of(&self.state.read());
+    }
+
+    fn tell_of(&self, state: &State) {
+        if let Some(observer) = self.observer.get() {
+            observer(&state.asked());
+        }
     }
 
     /// Whether all of a component is there.
@@ -173,11 +198,18 @@ impl Registry {
 
     /// Carries out a change, or refuses it as every member does. What it returns says what is to be kept.
     pub(crate) fn change(&self, command: &PluginCommand, members: &[Member]) -> Result<Changed, Refused> {
-        self.state.write().change(command, self.epoch.get(), members)
+        let mut state = self.state.write();
+        let changed = state.change(command, self.epoch.get(), members)?;
+        if changed.concerns_revisions {
+            self.tell_of(&state);
+        }
+        Ok(changed)
     }
 
     /// Takes the place of what was known.
     pub(crate) fn replace(&self, state: State) {
-        *self.state.write() = state;
+        let mut kept = self.state.write();
+        *kept = state;
+        self.tell_of(&kept);
     }
 }

@@ -1,6 +1,7 @@
 //! One call: what its headers ask for, when it has to end, and its count.
 
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +26,8 @@ const OTHER_VERSION: &str = "other";
 /// A call under way, as its headers describe it.
 pub(super) struct Call {
     pub(super) front: Arc<Front>,
+    /// The client's address.
+    pub(super) peer: SocketAddr,
     pub(super) method: Method,
     pub(super) deadline: Option<Instant>,
     pub(super) encoding: Encoding,
@@ -34,13 +37,14 @@ pub(super) struct Call {
 }
 
 impl Call {
-    pub(super) fn new(front: Arc<Front>, method: Method, headers: &HeaderMap) -> Result<Call, Fault> {
+    pub(super) fn new(front: Arc<Front>, peer: SocketAddr, method: Method, headers: &HeaderMap) -> Result<Call, Fault> {
         let version = match headers.get("client-api-version") {
             None => Some("unknown".to_owned()),
             Some(version) => std::str::from_utf8(version.as_bytes()).ok().map(str::to_owned),
         };
         Ok(Call {
             front,
+            peer,
             method,
             deadline: deadline(headers)?,
             encoding: encoding(headers)?,

@@ -6,6 +6,7 @@
 //! the clients whose users complained about it don't deserve.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,10 +90,12 @@ pub(super) async fn serve(
         Role::Metrics => pages.metrics,
         Role::Peer => pages.peer,
     };
+    // It has none when it is closed already.
+    let Ok(peer) = socket.peer_addr() else { return };
     let service = {
         let front = Arc::clone(&front);
         service_fn(move |request: Request<Incoming>| {
-            let answer = route(&front, &pages, request);
+            let answer = route(&front, &pages, peer, request);
             async move { Ok::<_, Infallible>(answer.await) }
         })
     };
@@ -131,9 +134,9 @@ async fn is_member(socket: &TcpStream) -> bool {
 }
 
 /// HTTP/2 is taken for gRPC whatever it asks for, as etcd's port does; everything else for a page.
-fn route(front: &Arc<Front>, pages: &Router, request: Request<Incoming>) -> grpc::Answer {
+fn route(front: &Arc<Front>, pages: &Router, peer: SocketAddr, request: Request<Incoming>) -> grpc::Answer {
     if request.version() == Version::HTTP_2 {
-        return grpc::answer(Arc::clone(front), request);
+        return grpc::answer(Arc::clone(front), peer, request);
     }
     let mut pages = pages.clone();
     Box::pin(async move {

@@ -6,6 +6,7 @@
 mod streams;
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -41,13 +42,14 @@ const DOWNGRADE_ABSENT: &str = "downgrades are not in this release";
 const TAIL_ABSENT: &str = "what plugins decide can't be followed in this release";
 
 /// Answers one request.
-pub(super) fn answer(front: Arc<Front>, request: Request<Incoming>) -> Answer {
+pub(super) fn answer(front: Arc<Front>, peer: SocketAddr, request: Request<Incoming>) -> Answer {
     let (head, body) = request.into_parts();
     if let Err((code, fault)) = check_protocol(&head.method, head.headers.get(CONTENT_TYPE).map(|v| v.as_bytes())) {
         return now(reply::not_grpc(code, &fault.status()));
     }
-    let call =
-        Method::at(head.uri.path()).map_err(Fault::NoMethod).and_then(|method| Call::new(front, method, &head.headers));
+    let call = Method::at(head.uri.path())
+        .map_err(Fault::NoMethod)
+        .and_then(|method| Call::new(front, peer, method, &head.headers));
     match call {
         Ok(call) => {
             let messages = Messages::new(body, call.encoding.clone(), call.front.options.message_bytes_max);
@@ -74,15 +76,16 @@ fn now(response: Response<Reply>) -> Answer {
 }
 
 fn dispatch(call: Call, messages: Body) -> Answer {
+    let peer = call.peer;
     match call.method {
         Method::Range => unary(call, messages, kv::range),
-        Method::Put => unary(call, messages, kv::put),
-        Method::Txn => unary_decoded(call, messages, decode_txn, kv::txn),
+        Method::Put => unary(call, messages, move |node, request| kv::put(node, request, peer)),
+        Method::Txn => unary_decoded(call, messages, decode_txn, move |node, request| kv::txn(node, request, peer)),
         Method::DeleteRange => unary(call, messages, kv::delete_range),
         Method::Compact => unary(call, messages, kv::compact),
         Method::RangeStream => Box::pin(streams::range(call, messages)),
         Method::Watch => Box::pin(streams::watch(call, messages)),
-        Method::LeaseGrant => unary(call, messages, lease::grant),
+        Method::LeaseGrant => unary(call, messages, move |node, request| lease::grant(node, request, peer)),
         Method::LeaseRevoke => unary(call, messages, lease::revoke),
         Method::LeaseKeepAlive => Box::pin(streams::keep_alive(call, messages)),
         Method::LeaseTimeToLive => unary(call, messages, lease::time_to_live),

@@ -1,5 +1,6 @@
 //! The KV service: reads from the store, writes through the log.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use kuorum_proto::etcdserverpb::{
@@ -7,23 +8,22 @@ use kuorum_proto::etcdserverpb::{
     RangeRequest, TxnRequest, TxnResponse,
 };
 
+use super::judged::{self, Judge};
 use super::range_answer::{EncodedKvs, RangeAnswer};
 use super::{Node, refusal_of, unexpected};
-use crate::admission::{Admitted, shape};
+use crate::admission::{ReadSet, shape};
 use crate::apply::{self, Reply};
-use crate::consensus::answers::Answer;
 use crate::metrics;
 use crate::mvcc::found::RangeEnd;
 use crate::mvcc::query::RangeQuery;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::{ReadError, Store};
 use crate::refusal::Refusal;
+use crate::roster::judge::{op_of_put, ops_of_txn};
 
 /// Keys from which a read leaves the shard, so that the other requests there need not wait for it: about 0.4 ms of
 /// reading, twenty times what the detour costs.
 const KEYS_ON_SHARD_MAX: usize = 1_000;
-/// How often one write is judged while policies change under it: they change by hand, so twice is rare.
-const JUDGEMENTS_MAX: usize = 8;
 
 pub(crate) async fn range(node: Arc<Node>, request: RangeRequest) -> Result<RangeAnswer, Refusal> {
     let serializable = request.serializable;
@@ -73,8 +73,9 @@ pub(super) async fn small_here<T: Send + 'static>(
     answer.await.map_err(|error| Refusal::Internal(format!("the read was given up: {error}")))?
 }
 
-pub(crate) async fn put(node: Arc<Node>, request: PutRequest) -> Result<PutResponse, Refusal> {
-    match judged(&node, || node.gate.put(request.clone())).await? {
+pub(crate) async fn put(node: Arc<Node>, request: PutRequest, peer: SocketAddr) -> Result<PutResponse, Refusal> {
+    let admit = |judge: &Judge<'_>| node.gate.put(request.clone(), |put| judge.ask(&[op_of_put(put)], false));
+    match judged::agreed(&node, peer, admit).await? {
         Reply::Put(mut response) => {
             node.complete(&mut response.header);
             Ok(response)
@@ -83,17 +84,12 @@ pub(crate) async fn put(node: Arc<Node>, request: PutRequest) -> Result<PutRespo
     }
 }
 
-/// Has a write agreed on that policies are asked about: judged again when other policies are in force by then.
-async fn judged(node: &Node, judge: impl Fn() -> Result<Admitted, Refusal>) -> Answer {
-    for _ in 1..JUDGEMENTS_MAX {
-        let command = node.admitted(judge()).await?;
-        match node.consensus.propose(command).await {
-            Err(Refusal::StalePolicy) => {}
-            answer => return answer,
-        }
+fn judge_txn(judge: &Judge<'_>, request: &TxnRequest) -> Result<ReadSet, Refusal> {
+    if !judge.is_asked() {
+        return Ok(ReadSet::new());
     }
-    let command = node.admitted(judge()).await?;
-    node.consensus.propose(command).await
+    let (ops, conditional) = ops_of_txn(request);
+    judge.ask(&ops, conditional)
 }
 
 pub(crate) async fn delete_range(node: Arc<Node>, request: DeleteRangeRequest) -> Result<DeleteRangeResponse, Refusal> {
@@ -107,7 +103,7 @@ pub(crate) async fn delete_range(node: Arc<Node>, request: DeleteRangeRequest) -
     }
 }
 
-pub(crate) async fn txn(node: Arc<Node>, request: TxnRequest) -> Result<TxnResponse, Refusal> {
+pub(crate) async fn txn(node: Arc<Node>, request: TxnRequest, peer: SocketAddr) -> Result<TxnResponse, Refusal> {
     let mut response = if shape::is_read_only(&request) {
         node.gate.read_only_txn(&request)?;
         if !shape::is_serializable(&request) {
@@ -115,7 +111,8 @@ pub(crate) async fn txn(node: Arc<Node>, request: TxnRequest) -> Result<TxnRespo
         }
         small_here(&node, move |store, keys_max| apply::read_only_txn(store, &request, keys_max)).await?
     } else {
-        match judged(&node, || node.gate.txn(request.clone())).await? {
+        let admit = |judge: &Judge<'_>| node.gate.txn(request.clone(), |txn| judge_txn(judge, txn));
+        match judged::agreed(&node, peer, admit).await? {
             Reply::Txn(response) => response,
             other => return Err(unexpected("a transaction", &other)),
         }

@@ -1,5 +1,6 @@
 //! The Lease service. Grants and revocations go through the log; renewals and remaining time are the leader's to know.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use kuorum_proto::etcdserverpb::{
@@ -8,6 +9,7 @@ use kuorum_proto::etcdserverpb::{
     LeaseTimeToLiveResponse,
 };
 
+use super::judged::{self, Judge};
 use super::leader::{self, What};
 use super::{Node, unexpected};
 use crate::admission::Gate;
@@ -16,14 +18,25 @@ use crate::lease::{LeaseId, Renewal};
 use crate::maintenance::clock::now_ms;
 use crate::metrics;
 use crate::refusal::Refusal;
+use crate::roster::judge::op_of_grant;
 
-pub(crate) async fn grant(node: Arc<Node>, mut request: LeaseGrantRequest) -> Result<LeaseGrantResponse, Refusal> {
+pub(crate) async fn grant(
+    node: Arc<Node>,
+    mut request: LeaseGrantRequest,
+    peer: SocketAddr,
+) -> Result<LeaseGrantResponse, Refusal> {
+    // What plugins are shown: 0 where the server chooses.
+    let asked_id = request.id;
     while request.id == 0 {
         // A positive number, as etcd chooses; every member then uses the same.
         request.id = rand::random::<i64>() & i64::MAX;
     }
-    let command = node.admitted(node.gate.lease_grant(request)).await?;
-    match node.consensus.propose(command).await? {
+    let ask = |judge: &Judge<'_>, grant: &LeaseGrantRequest| {
+        let shown = LeaseGrantRequest { id: asked_id, ttl: grant.ttl };
+        judge.ask(&[op_of_grant(&shown)], false)
+    };
+    let admit = |judge: &Judge<'_>| node.gate.lease_grant(request, |grant| ask(judge, grant));
+    match judged::agreed(&node, peer, admit).await? {
         Reply::LeaseGrant(mut response) => {
             node.complete(&mut response.header);
             Ok(response)

@@ -12,7 +12,7 @@ use tonic::{Code, Status};
 use super::method::NoMethod;
 use crate::admission::shape::KEY_BYTES_MAX;
 use crate::policy::plugins::Refused;
-use crate::refusal::Refusal;
+use crate::refusal::{DenialCode, Refusal, Unjudged};
 
 /// What goes wrong between the client and a handler.
 #[derive(Debug)]
@@ -136,6 +136,8 @@ fn describe(refusal: &Refusal) -> (Code, Cow<'static, str>) {
         }
         Refusal::Invalid(sentence) => (Code::InvalidArgument, format!("etcdserver: {sentence}").into()),
         Refusal::Plugin(refused) => (plugin_code(refused), format!("kuorum: {refused}").into()),
+        Refusal::Denied(denial) => (denial_code(denial.code), denial.message.clone().into()),
+        Refusal::Unjudged(unjudged) => (Code::Unavailable, unjudged_text(unjudged).into()),
         Refusal::Unimplemented(sentence) => (Code::Unimplemented, Cow::Borrowed(sentence)),
         Refusal::Internal(sentence) => (Code::Internal, format!("etcdserver: {sentence}").into()),
         other => unreachable!("{other:?} has a fixed text"),
@@ -188,6 +190,9 @@ fn fixed(refusal: &Refusal) -> Option<(Code, &'static str)> {
         Refusal::StalePolicy => {
             (Code::Unavailable, "kuorum: the policies changed while the request was judged; send it again")
         }
+        Refusal::StaleReads => {
+            (Code::Unavailable, "kuorum: keys that policies read changed while the request was judged; send it again")
+        }
         Refusal::NoLeader => (Code::Unavailable, "etcdserver: no leader"),
         Refusal::LeaderChanged => (Code::Unavailable, "etcdserver: leader changed"),
         Refusal::NotLeader => (Code::FailedPrecondition, "etcdserver: not leader"),
@@ -198,9 +203,27 @@ fn fixed(refusal: &Refusal) -> Option<(Code, &'static str)> {
         Refusal::KeyTooLarge
         | Refusal::Invalid(_)
         | Refusal::Plugin(_)
+        | Refusal::Denied(_)
+        | Refusal::Unjudged(_)
         | Refusal::Unimplemented(_)
         | Refusal::Internal(_) => return None,
     })
+}
+
+fn denial_code(code: DenialCode) -> Code {
+    match code {
+        DenialCode::PermissionDenied => Code::PermissionDenied,
+        DenialCode::InvalidArgument => Code::InvalidArgument,
+        DenialCode::FailedPrecondition => Code::FailedPrecondition,
+        DenialCode::ResourceExhausted => Code::ResourceExhausted,
+    }
+}
+
+fn unjudged_text(Unjudged { plugin, failure }: &Unjudged) -> String {
+    match failure {
+        Some(failure) => format!("kuorum: plugin {plugin}, which has to be asked, did not answer: {failure}"),
+        None => format!("kuorum: plugin {plugin}, which has to be asked, is not ready on this member yet"),
+    }
 }
 
 fn plugin_code(refused: &Refused) -> Code {
@@ -222,6 +245,7 @@ fn plugin_code(refused: &Refused) -> Code {
         | Refused::NoPrevious(_)
         | Refused::NoComponent
         | Refused::NotReady { .. }
+        | Refused::Unusable(_)
         | Refused::InUse(_) => Code::FailedPrecondition,
     }
 }

@@ -238,7 +238,12 @@ mod tests {
     const SECOND_US: u64 = 1_000_000;
 
     fn entry(index: u64, number: u64, command: Command) -> LogEntry {
-        LogEntry { term: 1, index, kind: EntryKind::Normal, data: command.encode(number, 0) }
+        LogEntry {
+            term: 1,
+            index,
+            kind: EntryKind::Normal,
+            data: command.encode(number, crate::command::Judgement::default()),
+        }
     }
 
     fn put(index: u64, value: &'static str) -> LogEntry {

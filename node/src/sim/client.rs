@@ -140,13 +140,13 @@ impl Client {
 
     fn write(&mut self, gate: &Gate, checker: &Checker, plan: &Plan, random: &mut Random) -> Result<Admitted, Refusal> {
         match random.below(100) {
-            0..50 => gate.put(self.put(plan, random)),
+            0..50 => gate.put(self.put(plan, random), crate::admission::unjudged),
             50..64 => {
                 let (key, range_end) =
                     if random.permille(100) { range(plan, random) } else { (key(plan, random), Bytes::new()) };
                 gate.delete_range(DeleteRangeRequest { key, range_end, prev_kv: false })
             }
-            64..80 => gate.txn(self.txn(checker, plan, random)),
+            64..80 => gate.txn(self.txn(checker, plan, random), crate::admission::unjudged),
             80..86 => {
                 let back = i64::try_from(random.below(BACK_MAX)).expect("a small number");
                 let revision = checker.history.revision() - back;
@@ -158,7 +158,8 @@ impl Client {
                 if self.leases.len() > LEASES_MAX {
                     self.leases.remove(0);
                 }
-                gate.lease_grant(LeaseGrantRequest { id, ttl: i64::try_from(random.between(2, 8)).expect("small") })
+                let ttl = i64::try_from(random.between(2, 8)).expect("small");
+                gate.lease_grant(LeaseGrantRequest { id, ttl }, crate::admission::unjudged)
             }
             _ => {
                 let id = self.leases.pop().unwrap_or(1);

@@ -177,7 +177,7 @@ fn plugin_change(peer: &Peer<'_>, epoch: u64, random: &mut Random) -> plugin_com
             name: PLUGIN.to_owned(),
             revision: revision.number,
             identity: revision.identity.clone(),
-            ack: Some(PluginAck { member_id, failure }),
+            ack: Some(PluginAck { member_id, failure, ..PluginAck::default() }),
         });
     }
     let (name, allow_missing_members) = (PLUGIN.to_owned(), random.permille(700));
@@ -207,7 +207,7 @@ fn show(change: &plugin_command::Change) -> String {
         Change::Chunk(chunk) => format!("component {}", chunk.sha256[0]),
         Change::Load(load) => format!("load {}", load.sha256[0]),
         Change::Acknowledge(acknowledge) => {
-            let PluginAck { member_id, failure } = acknowledge.ack.clone().unwrap_or_default();
+            let PluginAck { member_id, failure, .. } = acknowledge.ack.clone().unwrap_or_default();
             format!(
                 "m{member_id} on revision {}: {}",
                 acknowledge.revision,

@@ -244,7 +244,12 @@ mod tests {
         for index in 1..=4_u64 {
             let key = if index % 2 == 1 { "a" } else { "b" };
             let put = Command::Put(PutRequest { key: key.into(), ..PutRequest::default() });
-            let entry = LogEntry { term: 1, index, kind: EntryKind::Normal, data: put.encode(index, 0) };
+            let entry = LogEntry {
+                term: 1,
+                index,
+                kind: EntryKind::Normal,
+                data: put.encode(index, crate::command::Judgement::default()),
+            };
             history.commit(1, &entry, 0).unwrap();
         }
         history

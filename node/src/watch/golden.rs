@@ -116,7 +116,7 @@ impl World {
     }
 
     fn apply(&mut self, command: command::Command) -> Outcome {
-        self.apply_bytes(command.encode(0, 0))
+        self.apply_bytes(command.encode(0, crate::command::Judgement::default()))
     }
 
     fn apply_bytes(&mut self, data: Bytes) -> Outcome {
@@ -160,7 +160,7 @@ impl World {
                     name: plugin,
                     revision,
                     identity: meant.unwrap_or_default().identity,
-                    ack: Some(PluginAck { member_id: number("member")?, failure }),
+                    ack: Some(PluginAck { member_id: number("member")?, failure, ..PluginAck::default() }),
                 })
             }
             "shadow" | "enforce" | "off" => {
@@ -220,7 +220,10 @@ impl World {
             // A put judged under an epoch.
             "put-under" => {
                 let epoch = args.number(0).unwrap_or(0);
-                self.apply_bytes(command::Command::Put(args.put(1)).encode(0, u64::try_from(epoch)?))
+                self.apply_bytes(
+                    command::Command::Put(args.put(1))
+                        .encode(0, crate::command::Judgement::under(u64::try_from(epoch)?)),
+                )
             }
             "restart" | "restart-without-dump" => {
                 if name == "restart-without-dump" {
@@ -773,7 +776,7 @@ fn the_deepest_txn_is_admitted_and_carried_out() {
         let limits = Limits { request_bytes_max: 1 << 20, txn_operations_max: 2 * TXN_DEPTH_MAX, quota_bytes: None };
         let gate = Gate::new(limits, Sizes::default(), Room::default(), Epoch::default());
         let request = gate.decode_txn(nested_txn(TXN_DEPTH_MAX).encode_to_vec().into()).unwrap();
-        let entry = gate.txn(request).unwrap().into_entry(0).1;
+        let entry = gate.txn(request, crate::admission::unjudged).unwrap().into_entry(0).1;
         let mut world = World::new();
         let answer = world.apply_bytes(entry).unwrap();
         assert!(answer.starts_with("revision 2, then"), "{answer}");

@@ -68,7 +68,7 @@ struct Bench {
 /// A command under this number.
 fn put(number: u64) -> Bytes {
     let request = PutRequest { key: "k".into(), ..PutRequest::default() };
-    Command::Put(request).encode(number, 0)
+    Command::Put(request).encode(number, crate::command::Judgement::default())
 }
 
 fn command(number: u64) -> Payload {

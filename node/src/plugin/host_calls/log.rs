@@ -25,7 +25,7 @@ struct Second {
 
 impl LogBudget {
     /// Whether a line may be written now.
-    fn take(&self, now: Instant) -> bool {
+    pub(in crate::plugin) fn take(&self, now: Instant) -> bool {
         let mut second = self.0.lock();
         match &mut *second {
             Some(Second { began, lines }) if now.saturating_duration_since(*began) < Duration::from_secs(1) => {

@@ -26,6 +26,8 @@ pub(crate) struct Changed {
     pub(crate) epoch: u64,
     /// What is to be kept, in order.
     pub(crate) rows: Vec<Row>,
+    /// Whether a plugin, and not a piece of a component alone, has changed.
+    pub(crate) concerns_revisions: bool,
 }
 
 /// What whoever asked for it is told.
@@ -71,15 +73,19 @@ impl State {
         members: &[Member],
     ) -> Result<Changed, Refused> {
         use plugin_command::Change;
-        let mut changed = Changed { outcome: Outcome::Done, epoch, rows: Vec::new() };
+        let mut changed = Changed { outcome: Outcome::Done, epoch, rows: Vec::new(), concerns_revisions: false };
         match command.change.as_ref().ok_or(Refused::Empty)? {
-            Change::Chunk(chunk) => self.take_chunk(chunk, &mut changed)?,
+            Change::Chunk(chunk) => {
+                self.take_chunk(chunk, &mut changed)?;
+                return Ok(changed);
+            }
             Change::Load(load) => self.load(load, &mut changed)?,
             Change::Acknowledge(acknowledge) => self.acknowledge(acknowledge, members, &mut changed)?,
             Change::SetMode(set_mode) => self.set_mode(set_mode, members, &mut changed)?,
             Change::Rollback(rollback) => self.roll_back(rollback, members, &mut changed)?,
             Change::Remove(remove) => self.remove(remove, &mut changed)?,
         }
+        changed.concerns_revisions = true;
         Ok(changed)
     }
 
@@ -189,7 +195,7 @@ impl State {
     ) -> Result<(), Refused> {
         let PluginAcknowledge { name, revision: number, identity, ack } = acknowledge;
         let ack = ack.as_ref().ok_or(Refused::Empty)?;
-        if ack.failure.len() > FAILURE_BYTES_MAX {
+        if ack.failure.len().max(ack.unusable.len()) > FAILURE_BYTES_MAX {
             return Err(Refused::FailureTooLarge);
         }
         let is_member = |id: u64| members.iter().any(|member| member.id.0 == id);
@@ -377,6 +383,9 @@ fn check_epoch(expected: Option<u64>, epoch: u64) -> Result<(), Refused> {
 
 /// Whether every voter has prepared the revision; or one, where that is enough.
 fn check_ready(name: &str, revision: &PluginRevision, members: &[Member], allow_missing: bool) -> Result<(), Refused> {
+    if let Some(ack) = revision.acks.iter().find(|ack| !ack.unusable.is_empty()) {
+        return Err(Refused::Unusable(ack.unusable.clone()));
+    }
     let ack_of = |id: MemberId| revision.acks.iter().find(|ack: &&PluginAck| ack.member_id == id.0);
     let voters = members.iter().filter(|member| !member.is_learner);
     let (mut ready, mut lacking) = (0, Vec::new());

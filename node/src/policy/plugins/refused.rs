@@ -60,6 +60,8 @@ pub(crate) enum Refused {
         lacking: Vec<Lacking>,
     },
     InUse(String),
+    /// The members have it ready, and nobody would ask it.
+    Unusable(String),
 }
 
 impl fmt::Display for Refused {
@@ -119,6 +121,7 @@ impl fmt::Display for Refused {
                 let members: Vec<String> = lacking.iter().map(one).collect();
                 write!(f, "revision {revision} of plugin {name} is not ready on every voter ({})", members.join("; "))
             }
+            Refused::Unusable(reason) => f.write_str(reason),
             Refused::InUse(name) => write!(f, "plugin {name} is not off"),
         }
     }

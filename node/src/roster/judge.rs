@@ -1,0 +1,184 @@
+//! Asks the plugins of admission that are in force about one request.
+//!
+//! Enforced plugins are asked first, by name, until one says no; what they read goes with the request. Then those in shadow
+//! are asked: their verdicts are counted, compared and logged, and change nothing. A request that no plugin's rules match
+//! costs two comparisons for each plugin.
+
+use kuorum_proto::etcdserverpb::{LeaseGrantRequest, PutRequest, ReadSetEntry, TxnRequest, request_op};
+
+use super::{Asked, Standing, Table, Weight};
+use crate::admission::ReadSet;
+use crate::plugin::{Code, Ctx, Failure, Judged, Op, Prepared, Question, Space, Verdict};
+use crate::refusal::{Denial, DenialCode, Refusal, Unjudged};
+
+/// Letters of a plugin's failure that a client is shown.
+const FAILURE_SHOWN_CHARS_MAX: usize = 256;
+
+/// Who asks, and what the member knew then.
+pub(crate) struct Asker<'a> {
+    pub(crate) ctx: Ctx,
+    pub(crate) peer: &'a str,
+    pub(crate) space: Space,
+}
+
+/// The operation of a put.
+pub(crate) fn op_of_put(request: &PutRequest) -> Op<'_> {
+    Op::Put { key: &request.key, value: &request.value, lease: request.lease, prev_kv: request.prev_kv }
+}
+
+/// The operation of a grant.
+pub(crate) fn op_of_grant(request: &LeaseGrantRequest) -> Op<'_> {
+    Op::LeaseGrant { id: request.id, ttl_s: request.ttl }
+}
+
+/// What of a transaction plugins are asked about: puts and deletes of both branches at any depth, in order, and whether
+/// compares decide between branches. Empty if it deletes single keys at most: nobody can be kept from that.
+pub(crate) fn ops_of_txn(request: &TxnRequest) -> (Vec<Op<'_>>, bool) {
+    let (mut ops, mut conditional) = (Vec::new(), false);
+    collect(request, &mut ops, &mut conditional);
+    if ops.iter().all(|op| matches!(op, Op::Delete { range_end: None, .. })) {
+        ops.clear();
+    }
+    (ops, conditional)
+}
+
+fn collect<'a>(request: &'a TxnRequest, ops: &mut Vec<Op<'a>>, conditional: &mut bool) {
+    *conditional |= !request.compare.is_empty();
+    for op in request.success.iter().chain(&request.failure) {
+        match &op.request {
+            Some(request_op::Request::RequestPut(put)) => ops.push(op_of_put(put)),
+            Some(request_op::Request::RequestDeleteRange(delete)) => {
+                let range_end = (!delete.range_end.is_empty()).then_some(&delete.range_end[..]);
+                ops.push(Op::Delete { key: &delete.key, range_end });
+            }
+            Some(request_op::Request::RequestTxn(txn)) => collect(txn, ops, conditional),
+            Some(request_op::Request::RequestRange(_)) | None => {}
+        }
+    }
+}
+
+impl Table {
+    /// Whether any plugin is to be asked about one of these.
+    #[inline]
+    pub(crate) fn concern(&self, ops: &[Op<'_>]) -> bool {
+        self.admission().iter().any(|asked| ops.iter().any(|op| asked.concerns(op)))
+    }
+
+    /// Has a request judged. What is returned was read by those who let it pass.
+    ///
+    /// # Errors
+    /// `Denied` when a plugin says no, `Unjudged` when one that has to be asked did not answer.
+    pub(crate) fn judge(&self, asker: &Asker<'_>, ops: &[Op<'_>], conditional: bool) -> Result<ReadSet, Refusal> {
+        let question = Question {
+            ctx: asker.ctx,
+            // Nobody has a name while there are no users.
+            user: None,
+            roles: &[],
+            cert_cn: None,
+            peer: asker.peer,
+            conditional,
+            space: asker.space,
+            ops,
+        };
+        let concerned = |weight| {
+            let of_weight = self.admission().iter().filter(move |asked| asked.weight == weight);
+            of_weight.filter(|asked| ops.iter().any(|op| asked.concerns(op)))
+        };
+        let mut read_set = ReadSet::new();
+        let mut verdict = Ok(());
+        for asked in concerned(Weight::Enforced) {
+            verdict = enforce(asked, &question, &mut read_set);
+            if verdict.is_err() {
+                break;
+            }
+        }
+        for asked in concerned(Weight::Shadow) {
+            shadow(asked, &question, verdict.is_ok());
+        }
+        verdict.map(|()| read_set)
+    }
+}
+
+fn enforce(asked: &Asked, question: &Question<'_>, read_set: &mut ReadSet) -> Result<(), Refusal> {
+    let prepared = match asked.standing() {
+        Standing::Ready(prepared) => prepared,
+        Standing::Failed(_) if asked.fails_open() => return Ok(()),
+        Standing::Failed(failure) => return Err(unjudged(asked, Some(failure.to_owned()))),
+        Standing::Preparing => return Err(unjudged(asked, None)),
+    };
+    match prepared.admission(question) {
+        Ok(Judged { verdict, read_set: reads, .. }) => {
+            prepared.counts().verdict(&verdict, false);
+            let has_read = !reads.is_empty();
+            for read in reads {
+                if !read_set.iter().any(|known| known.key[..] == read.key[..]) {
+                    read_set.push(ReadSetEntry { key: read.key.into(), mod_revision: read.mod_revision });
+                }
+            }
+            match verdict {
+                Verdict::Allow => Ok(()),
+                Verdict::Warn(message) => {
+                    say(prepared, asked, "a plugin warns of a request that it lets pass", &message);
+                    Ok(())
+                }
+                Verdict::Deny { code, message } => {
+                    let (plugin, code) = (asked.name.clone(), denial_code(code));
+                    Err(Refusal::Denied(Box::new(Denial { plugin, code, message, has_read })))
+                }
+            }
+        }
+        Err(failure) if asked.fails_open() => {
+            prepared.counts().passed_unjudged.increment(1);
+            say(prepared, asked, "a request passes that a plugin could not judge", &failure.to_string());
+            Ok(())
+        }
+        Err(failure) => {
+            prepared.counts().refused_unjudged.increment(1);
+            Err(unjudged(asked, Some(shown(&failure))))
+        }
+    }
+}
+
+/// Asks a plugin that is not followed, and notes where following it would have made a difference.
+fn shadow(asked: &Asked, question: &Question<'_>, passes: bool) {
+    let Standing::Ready(prepared) = asked.standing() else { return };
+    match prepared.admission(question) {
+        Ok(Judged { verdict, .. }) => {
+            prepared.counts().verdict(&verdict, true);
+            let would_pass = !matches!(verdict, Verdict::Deny { .. });
+            if would_pass != passes {
+                prepared.counts().shadow_differs.increment(1);
+                let text = match &verdict {
+                    Verdict::Deny { message, .. } => message.as_str(),
+                    Verdict::Allow | Verdict::Warn(_) => "it would let the request pass",
+                };
+                say(prepared, asked, "a plugin in shadow would have decided otherwise", text);
+            }
+        }
+        Err(failure) => say(prepared, asked, "a plugin in shadow did not answer", &failure.to_string()),
+    }
+}
+
+/// A line in the log, out of the plugin's own budget of lines.
+fn say(prepared: &Prepared, asked: &Asked, what: &str, text: &str) {
+    if prepared.may_log() {
+        crate::info!(what, plugin = asked.name.as_str(), revision = asked.revision, text = text);
+    }
+}
+
+fn unjudged(asked: &Asked, failure: Option<String>) -> Refusal {
+    Refusal::Unjudged(Box::new(Unjudged { plugin: asked.name.clone(), failure }))
+}
+
+fn shown(failure: &Failure) -> String {
+    failure.to_string().chars().take(FAILURE_SHOWN_CHARS_MAX).collect()
+}
+
+fn denial_code(code: Code) -> DenialCode {
+    match code {
+        Code::PermissionDenied => DenialCode::PermissionDenied,
+        Code::InvalidArgument => DenialCode::InvalidArgument,
+        Code::FailedPrecondition => DenialCode::FailedPrecondition,
+        Code::ResourceExhausted => DenialCode::ResourceExhausted,
+    }
+}

@@ -1,0 +1,119 @@
+//! Writes that policies are asked about: judged on the member that the client asked, agreed on, and judged again when
+//! that is too late by then.
+//!
+//! A consent rests on the policy epoch and on the keys that plugins read, and goes with the entry: apply looks whether they
+//! still hold. A denial rests on what this member knew, and is told once that is known to be the newest.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Node;
+use crate::admission::{Admitted, ReadSet};
+use crate::consensus::answers::Answer;
+use crate::maintenance::clock;
+use crate::metrics;
+use crate::plugin::{Ctx, Op, Space};
+use crate::refusal::Refusal;
+use crate::roster::judge::Asker;
+
+/// How often one write is judged while policies, or the keys that they read, change under it.
+const JUDGEMENTS_MAX: usize = 16;
+/// How long to wait for a plugin before looking again, should its being ready not have been told.
+const READY_LOOK: Duration = Duration::from_millis(500);
+
+/// Whom a write is judged for.
+pub(super) struct Judge<'a> {
+    node: &'a Node,
+    peer: SocketAddr,
+}
+
+impl Judge<'_> {
+    /// Asks the plugins in force about these operations.
+    pub(super) fn ask(&self, ops: &[Op<'_>], conditional: bool) -> Result<ReadSet, Refusal> {
+        let Some(table) = self.node.roster.admission().filter(|table| table.concern(ops)) else {
+            return Ok(ReadSet::new());
+        };
+        let peer = self.peer.to_string();
+        let (store, raft) = (self.node.store.get(), self.node.consensus.status());
+        let (db_bytes, quota_bytes) = self.node.gate.space();
+        let ctx = Ctx {
+            now_ms: clock::unix_ms(),
+            seed: rand::random(),
+            revision: store.revision().0,
+            compact_revision: store.compacted().0,
+            raft_term: raft.term,
+            raft_index: raft.applied,
+            member: self.node.facts.member_id.0,
+            leader: raft.is_leader,
+            policy_epoch: self.node.plugins.epoch().get(),
+            // Filled in by the host.
+            deadline_ms: 0,
+        };
+        let space = Space { db_bytes, in_use_bytes: store.in_use_bytes().min(db_bytes), quota_bytes };
+        table.judge(&Asker { ctx, peer: &peer, space }, ops, conditional)
+    }
+
+    /// Whether plugins may have something to say at all, for requests that take work to lay out.
+    pub(super) fn is_asked(&self) -> bool {
+        self.node.roster.admission().is_some()
+    }
+}
+
+/// Has a write agreed on that policies are asked about.
+pub(super) async fn agreed(
+    node: &Node,
+    peer: SocketAddr,
+    admit: impl Fn(&Judge<'_>) -> Result<Admitted, Refusal>,
+) -> Answer {
+    let judge = Judge { node, peer };
+    let give_up = Instant::now() + node.patience;
+    let mut is_newest = false;
+    let mut refusal = Refusal::StalePolicy;
+    let mut rounds = 0;
+    while rounds < JUDGEMENTS_MAX {
+        let epoch = node.plugins.epoch().get();
+        match admit(&judge) {
+            // What denied it may have changed already, for all that this member knows.
+            Err(Refusal::Denied(denial)) if !is_newest => {
+                node.consensus.read_barrier().await?;
+                if !denial.has_read && node.plugins.epoch().get() == epoch {
+                    return Err(Refusal::Denied(denial));
+                }
+                is_newest = true;
+                rounds += 1;
+            }
+            Err(Refusal::Unjudged(unjudged)) if unjudged.failure.is_none() && Instant::now() < give_up => {
+                ready(node).await?;
+            }
+            admission => {
+                let command = node.admitted(admission).await?;
+                match node.consensus.propose(command).await {
+                    Err(stale @ (Refusal::StalePolicy | Refusal::StaleReads)) => {
+                        let counts = &metrics::get().policies;
+                        match stale {
+                            Refusal::StalePolicy => counts.stale_epochs.increment(1),
+                            _ => counts.stale_reads.increment(1),
+                        }
+                        refusal = stale;
+                        is_newest = false;
+                        rounds += 1;
+                    }
+                    answer => return answer,
+                }
+            }
+        }
+    }
+    Err(refusal)
+}
+
+/// Waits for news of plugins.
+async fn ready(node: &Node) -> Result<(), Refusal> {
+    let mut changes = node.plugins_changed.clone();
+    changes.mark_unchanged();
+    match tokio::time::timeout(READY_LOOK, changes.changed()).await {
+        Ok(Err(_)) => Err(Refusal::Stopped),
+        Ok(Ok(())) | Err(_) => Ok(()),
+    }
+}

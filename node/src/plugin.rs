@@ -348,20 +348,31 @@ pub(crate) struct Scope {
     /// `None`: it is not asked about requests at all.
     rules: Option<Rules>,
     on_failure: OnFailure,
+    /// What it exports by its file.
+    kinds: Vec<Kind>,
 }
 
 impl Scope {
     /// Reads the manifest of a file. The error is for the operator.
     pub(crate) fn of(file: &[u8]) -> Result<Scope, String> {
-        let manifest = Manifest::parse(&inspect::inspect(file)?.manifest)?;
-        Ok(match manifest.admission {
-            Some(admission) => Scope { rules: Some(Rules::of(&admission.rules)), on_failure: admission.on_failure },
-            None => Scope { rules: None, on_failure: OnFailure::Closed },
+        let inspected = inspect::inspect(file)?;
+        let is_exported = |kind: &Kind| inspected.interfaces.contains(&interface(kind.as_str()));
+        let kinds = Kind::ALL.into_iter().filter(is_exported).collect();
+        Ok(match Manifest::parse(&inspected.manifest)?.admission {
+            Some(admission) => {
+                Scope { rules: Some(Rules::of(&admission.rules)), on_failure: admission.on_failure, kinds }
+            }
+            None => Scope { rules: None, on_failure: OnFailure::Closed, kinds },
         })
     }
 
-    pub(crate) fn is_of_admission(&self) -> bool {
-        self.rules.is_some()
+    /// Whether it is of this kind, should it turn out to be whole.
+    pub(crate) fn may_answer(&self, kind: Kind) -> bool {
+        match kind {
+            // The manifest says it, and whether requests pass meanwhile.
+            Kind::Admission => self.rules.is_some(),
+            kind => self.kinds.contains(&kind),
+        }
     }
 
     /// Whether the plugin is to be asked about a request with this operation.

@@ -83,8 +83,8 @@ impl Asked {
     fn may_answer(&self, kind: Kind) -> bool {
         match (&self.made.outcome, &self.made.scope) {
             (Some(Ok(prepared)), _) => prepared.kinds().contains(&kind),
-            (_, Some(scope)) if kind == Kind::Admission => scope.is_of_admission(),
-            _ => true,
+            (_, Some(scope)) => scope.may_answer(kind),
+            (_, None) => true,
         }
     }
 }
@@ -103,6 +103,11 @@ impl Table {
 
     pub(crate) fn compaction(&self) -> &[Arc<Asked>] {
         &self.compaction
+    }
+
+    /// Whether a plugin is enforced that may be asked what to compact.
+    pub(crate) fn decides_compaction(&self) -> bool {
+        self.compaction.first().is_some_and(|asked| asked.weight == Weight::Enforced)
     }
 }
 

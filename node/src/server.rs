@@ -31,7 +31,7 @@ use crate::maintenance::{self, Upkeep, clock, disk, planning, preparation};
 use crate::mvcc::revision::Revision;
 use crate::mvcc::{CurrentStore, Store};
 use crate::policy::compaction::{Mode, Schedule};
-use crate::policy::plan::Decides;
+use crate::policy::plan::StandIn;
 use crate::policy::plugins::Registry;
 use crate::refusal::Refusal;
 use crate::roster::Roster;
@@ -270,7 +270,7 @@ impl Running {
             peers, store, snapshots_in, snapshots_out,
         } = Base::new(config, &data)?;
         let (stop, stopped) = crossbeam_channel::bounded(0);
-        let plugin_decides = Decides::default();
+        let stand_in = StandIn::default();
         let plugin_cache = data.path.join("member").join("plugins");
         let (compactions, compactions_due) = compaction_queue(&data.store);
         let (durability, durability_wanted) = crossbeam_channel::bounded(1);
@@ -313,7 +313,8 @@ impl Running {
             leases: leases.clone(),
             sizes,
             schedule: Schedule::new(mode(config.compaction.auto), clock::now_ms(started)),
-            plugin_decides: plugin_decides.clone(),
+            stand_in: stand_in.clone(),
+            roster: roster.clone(),
             registry: registry.clone(),
             dirs: [data.path, config.member.wal_dir()],
             room,
@@ -336,7 +337,7 @@ impl Running {
             watch: hub, upkeep, gate, peers, questions, errands: rpc::errands::Errands::new(), plugins: registry, roster,
             plugins_changed, patience: patience(config), started,
         });
-        plan_compactions(&node, plugin_decides, stopped.clone())?;
+        plan_compactions(&node, stand_in, stopped.clone())?;
         prepare_plugins(&node, plugin_cache, plugins_readied, to_prepare, stopped)?;
         Ok(Running { node, office, raft, apply_queue, apply, watch, clock, disk, departed, stop, _lock: data.lock })
     }
@@ -426,7 +427,7 @@ fn prepare_plugins(
 
 /// Starts to ask plugins what to compact. Not waited for at a stop: what it waits for may take long, and the next leader
 /// asks anew.
-fn plan_compactions(node: &rpc::Node, decides: Decides, stop: Receiver<()>) -> std::io::Result<()> {
+fn plan_compactions(node: &rpc::Node, stand_in: StandIn, stop: Receiver<()>) -> std::io::Result<()> {
     let parts = planning::Parts {
         store: node.store.clone(),
         consensus: node.consensus.clone(),
@@ -437,7 +438,7 @@ fn plan_compactions(node: &rpc::Node, decides: Decides, stop: Receiver<()>) -> s
         roster: node.roster.clone(),
         upkeep: node.upkeep.clone(),
         neighbours: Box::new(node.errands.clone()),
-        decides,
+        stand_in,
         started: node.started,
         stop,
     };

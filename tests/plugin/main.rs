@@ -1,11 +1,13 @@
 //! Plugins as an operator meets them: brought into a cluster, put in force, taken back, over the command line.
 //!
-//! `golden` are components that every host has to load, `lifecycle` is what members agree on about them, `joining` what
-//! becomes of it where members come, sleep and start again, `command_line` what is said of mistakes.
+//! `compaction` is what plugins have compacted, `golden` are components that every host has to load, `lifecycle` is what
+//! members agree on about them, `joining` what becomes of it where members come, sleep and start again, `command_line`
+//! what is said of mistakes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod command_line;
+mod compaction;
 mod golden;
 mod joining;
 mod lifecycle;

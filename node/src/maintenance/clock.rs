@@ -15,9 +15,10 @@ use crate::metrics;
 use crate::mvcc::CurrentStore;
 use crate::mvcc::revision::Revision;
 use crate::policy::compaction::Schedule;
-use crate::policy::plan::{Decides, Pace};
+use crate::policy::plan::{Pace, StandIn};
 use crate::policy::plugins::Registry;
 use crate::policy::timeline::{Marker, Timeline};
+use crate::roster::Roster;
 
 /// How often the thread looks. A lease of the least TTL, two seconds, is late by a twentieth of it at most.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -45,8 +46,9 @@ pub(crate) struct Parts {
     pub(crate) leases: Leases,
     pub(crate) sizes: Sizes,
     pub(crate) schedule: Schedule,
-    /// While it does, the schedule does not.
-    pub(crate) plugin_decides: Decides,
+    /// While a plugin of compaction is enforced, the schedule applies only where it stands in for it.
+    pub(crate) roster: Roster,
+    pub(crate) stand_in: StandIn,
     pub(crate) registry: Registry,
     /// The directories of the store and of the log, which may lie on different disks.
     pub(crate) dirs: [PathBuf; 2],
@@ -124,7 +126,10 @@ impl ClockThread {
     fn compact(&mut self, now_ms: u64) {
         let Some(revision) = self.parts.schedule.due(now_ms, self.parts.store.get().revision()) else { return };
         let status = self.parts.consensus.status();
-        if !status.is_leader || self.parts.plugin_decides.get() || revision <= self.parts.store.get().compacted() {
+        if !status.is_leader || revision <= self.parts.store.get().compacted() {
+            return;
+        }
+        if self.parts.roster.table().decides_compaction() && !self.parts.stand_in.stands_in(status.term) {
             return;
         }
         crate::info!("starting auto compaction", revision = revision.0);

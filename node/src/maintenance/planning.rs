@@ -6,7 +6,8 @@
 //!
 //! ```text
 //!   enforced plugin answers ----> its plan, within the rails (`policy::plan`)
-//!   fails, rests, is not ready -> the native schedule, as without any
+//!   fails, rests, is broken ----> the native schedule, as without any
+//!   is being prepared ----------> nothing, for a while
 //! ```
 //!
 //! What is compacted becomes a proposal in the leader's term, so a leader that was deposed meanwhile compacts nothing.
@@ -30,7 +31,7 @@ use crate::metrics;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::{CurrentStore, Store};
 use crate::plugin::{Ctx, Failure, Input, LastRun, Mark, MemberSpace, Plan, Prepared};
-use crate::policy::plan::{self, Decides, Rails};
+use crate::policy::plan::{self, Rails, StandIn, Within};
 use crate::policy::plugins::Registry;
 use crate::policy::timeline;
 use crate::refusal::Refusal;
@@ -60,7 +61,7 @@ pub(crate) struct Parts {
     pub(crate) roster: Roster,
     pub(crate) upkeep: Upkeep,
     pub(crate) neighbours: Box<dyn Neighbours>,
-    pub(crate) decides: Decides,
+    pub(crate) stand_in: StandIn,
     /// Where monotonic time starts for this process.
     pub(crate) started: Instant,
     /// Closed when the node stops.
@@ -70,19 +71,34 @@ pub(crate) struct Parts {
 /// Starts the thread. It ends when the stop channel closes, after what it waits for.
 pub(crate) fn start(parts: Parts) -> std::io::Result<JoinHandle<()>> {
     let thread = std::thread::Builder::new().name("plan".into());
-    thread.spawn(move || Planning { parts, term: 0, due_ms: BTreeMap::new(), last: None, said: Said::default() }.run())
+    thread.spawn(move || {
+        Planning {
+            parts,
+            term: 0,
+            due_ms: BTreeMap::new(),
+            last: None,
+            said: Said::default(),
+            said_of_plans: Said::default(),
+        }
+        .run()
+    })
 }
 
 struct Planning {
     parts: Parts,
     /// That this member last led in.
     term: u64,
-    /// When to ask again, by plugin and revision; missing before the first time.
-    due_ms: BTreeMap<(String, u64), u64>,
+    /// When to ask those again that are asked; missing before the first time, and again in another mode.
+    due_ms: BTreeMap<Key, u64>,
     /// The compaction before, in this term.
     last: Option<Last>,
+    /// Why plugins that should have a plan have none, and what plans came to that change nothing.
     said: Said,
+    said_of_plans: Said,
 }
+
+/// Name, revision, and whether it is enforced.
+type Key = (String, u64, bool);
 
 struct Last {
     run: LastRun,
@@ -114,30 +130,30 @@ impl Planning {
     fn look(&mut self) {
         let status = self.parts.consensus.status();
         if !status.is_settled {
-            self.parts.decides.set(false);
+            self.parts.stand_in.end();
             return;
         }
         if status.term != self.term {
             (self.term, self.last) = (status.term, None);
             self.due_ms.clear();
+            (self.said, self.said_of_plans) = (Said::default(), Said::default());
         }
         self.follow_last_run();
         let table = self.parts.roster.table();
         let of_weight = |weight| table.compaction().iter().filter(move |asked| asked.weight == weight);
-        self.due_ms.retain(|(name, revision), _| {
-            table.compaction().iter().any(|asked| asked.name == *name && asked.revision == *revision)
-        });
         let mut enforced = of_weight(Weight::Enforced);
         let decider = enforced.next();
         if decider.is_none() {
-            self.parts.decides.set(false);
+            self.parts.stand_in.end();
         }
         for other in enforced {
-            self.said.say(self.now_ms(), &other.name, "another plugin of compaction comes before it and decides alone");
+            self.say(&other.name, "another plugin of compaction comes before it and decides alone");
         }
         // What is followed may take minutes: those in shadow are not to wait for it.
+        let now: Vec<&Arc<Asked>> = of_weight(Weight::Shadow).chain(decider).collect();
+        self.due_ms.retain(|key, _| now.iter().any(|asked| key_of(asked) == *key));
         let mut question = None;
-        for asked in of_weight(Weight::Shadow).chain(decider) {
+        for asked in now {
             self.attend(asked, &status, &mut question);
         }
     }
@@ -147,9 +163,10 @@ impl Planning {
         let prepared = match asked.standing() {
             Standing::Ready(prepared) => prepared,
             Standing::Failed(failure) => return self.without(asked, failure),
-            Standing::Preparing => return self.without(asked, "it is not prepared yet"),
+            // It is soon known what becomes of it.
+            Standing::Preparing => return,
         };
-        let key = (asked.name.clone(), asked.revision);
+        let key = key_of(asked);
         if self.due_ms.get(&key).is_some_and(|due_ms| self.now_ms() < *due_ms) {
             return;
         }
@@ -172,14 +189,14 @@ impl Planning {
 
     /// There is no plan: where it would have decided, the native schedule does.
     fn without(&mut self, asked: &Asked, why: &str) {
-        let is_news = self.said.say(self.now_ms(), &asked.name, why);
+        let is_news = self.say(&asked.name, why);
         let plans = metrics::get().plans(&asked.name);
         let outcomes = if asked.weight == Weight::Enforced { &plans.enforced } else { &plans.shadow };
         if is_news {
             outcomes.failed.increment(1);
         }
         if asked.weight == Weight::Enforced {
-            self.parts.decides.set(false);
+            self.parts.stand_in.begin(self.term);
         }
     }
 
@@ -195,27 +212,51 @@ impl Planning {
             (None, Some(_)) => outcomes.compacted.increment(1),
             (None, None) => outcomes.nothing.increment(1),
         }
-        let does_anything = plan.compact_to.is_some() || !plan.defragment.is_empty();
-        if does_anything && prepared.may_log() {
-            crate::info!(
-                if is_enforced { "a plugin plans" } else { "a plugin in shadow would plan" },
-                plugin = asked.name.as_str(),
-                revision = asked.revision,
-                "compact-to" = plan.compact_to.unwrap_or(0),
-                "may-compact-to" = within.to.map_or(0, |to| to.0),
-                "clamped-by" = within.clamped_by.unwrap_or(""),
-                defragment = plan.defragment.len(),
-                reason = plan.reason.as_str()
-            );
-        }
+        self.tell(asked, prepared, plan, within);
         if !is_enforced {
             return;
         }
-        self.parts.decides.set(true);
+        self.parts.stand_in.end();
         if let Some(to) = within.to {
             self.compact(&store, to, term);
         }
         self.defragment(asked, question, plan, term);
+    }
+
+    /// Logs what a plan comes to: each that is followed, and others where they say something new.
+    fn tell(&mut self, asked: &Asked, prepared: &Prepared, plan: &Plan, within: Within) {
+        let is_enforced = asked.weight == Weight::Enforced;
+        if plan.compact_to.is_none() && plan.defragment.is_empty() {
+            return;
+        }
+        let what = match (is_enforced, within) {
+            (true, Within { to: None, clamped_by: Some(by) }) if plan.defragment.is_empty() => by.to_owned(),
+            (true, _) => String::new(),
+            (false, Within { to, .. }) => format!("{:?} {to:?} {:?}", plan.compact_to, plan.defragment),
+        };
+        let is_news = what.is_empty() || self.said_of_plans.is_news(self.now_ms(), &asked.name, &what);
+        if !is_news || !prepared.may_log() {
+            return;
+        }
+        crate::info!(
+            if is_enforced { "a plugin plans" } else { "a plugin in shadow would plan" },
+            plugin = asked.name.as_str(),
+            revision = asked.revision,
+            "compact-to" = plan.compact_to.unwrap_or(0),
+            "may-compact-to" = within.to.map_or(0, |to| to.0),
+            "clamped-by" = within.clamped_by.unwrap_or(""),
+            defragment = plan.defragment.len(),
+            reason = plan.reason.as_str()
+        );
+    }
+
+    /// Says why a plugin does not decide, if that is news; returns whether it was.
+    fn say(&mut self, plugin: &str, why: &str) -> bool {
+        let is_news = self.said.is_news(self.now_ms(), plugin, why);
+        if is_news {
+            crate::warn!("a plugin does not decide what is compacted", plugin = plugin, reason = why);
+        }
+        is_news
     }
 
     fn ask(&self, prepared: &Prepared, question: &Question) -> Result<Plan, Failure> {
@@ -348,6 +389,10 @@ fn defragment_round(neighbours: &dyn Neighbours, members: &[MemberId], goes_on: 
     (done, failed)
 }
 
+fn key_of(asked: &Asked) -> Key {
+    (asked.name.clone(), asked.revision, asked.weight == Weight::Enforced)
+}
+
 fn rails(store: &Store, question: &Question) -> Rails {
     Rails {
         compacted: store.compacted(),
@@ -362,19 +407,18 @@ fn since(revision: i64, compacted: i64) -> u64 {
     u64::try_from(revision - compacted.max(0)).unwrap_or(0)
 }
 
-/// What was said of plugins, so that it is not said at every look. At most one sentence for each plugin in force.
+/// What was said of plugins, so that it is not said at every look. At most one sentence for each plugin that was in force
+/// since this member leads.
 #[derive(Default)]
 struct Said(BTreeMap<String, (String, u64)>);
 
 impl Said {
-    /// Says it if that is news; returns whether it was.
-    fn say(&mut self, now_ms: u64, plugin: &str, what: &str) -> bool {
+    fn is_news(&mut self, now_ms: u64, plugin: &str, what: &str) -> bool {
         let is_known = |(said, at_ms): &(String, u64)| said == what && now_ms < at_ms + SAY_AGAIN_MS;
         if self.0.get(plugin).is_some_and(is_known) {
             return false;
         }
         self.0.insert(plugin.to_owned(), (what.to_owned(), now_ms));
-        crate::warn!("a plugin does not decide what is compacted", plugin = plugin, reason = what);
         true
     }
 
@@ -432,12 +476,12 @@ mod tests {
     #[test]
     fn what_holds_on_is_said_once() {
         let mut said = Said::default();
-        assert!(said.say(0, "p", "it rests"));
-        assert!(!said.say(1_000, "p", "it rests"));
-        assert!(said.say(2_000, "q", "it rests"));
-        assert!(said.say(2_000, "p", "it trapped"));
-        assert!(said.say(2_000 + SAY_AGAIN_MS, "p", "it trapped"));
+        assert!(said.is_news(0, "p", "it rests"));
+        assert!(!said.is_news(1_000, "p", "it rests"));
+        assert!(said.is_news(2_000, "q", "it rests"));
+        assert!(said.is_news(2_000, "p", "it trapped"));
+        assert!(said.is_news(2_000 + SAY_AGAIN_MS, "p", "it trapped"));
         said.forget("p");
-        assert!(said.say(2_001 + SAY_AGAIN_MS, "p", "it trapped"));
+        assert!(said.is_news(2_001 + SAY_AGAIN_MS, "p", "it trapped"));
     }
 }

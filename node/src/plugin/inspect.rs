@@ -6,6 +6,8 @@
 //! about the function; what gets past is stopped by the limits of the process that compiles (see `compile`). Whether the
 //! code is valid is for the compiler to say.
 
+use std::collections::BTreeSet;
+
 use wasmparser::{FunctionBody, MemoryType, Operator, Parser, Payload, TableType};
 
 use super::limits::{MEMORIES_MAX, MEMORY_BYTES_MAX, TABLE_ELEMENTS_MAX, TABLES_MAX};
@@ -22,6 +24,8 @@ const FUNCTION_BYTES_MAX: usize = 2 << 20;
 const LOCALS_MAX: u64 = 20_000;
 /// A switch of many cases is as many nested blocks.
 const NESTING_MAX: usize = 10_000;
+/// Interfaces of our package in one file. There are six.
+const INTERFACES_MAX: usize = 64;
 /// Wasm's own limit of a page.
 const PAGE_BYTES: u64 = 64 * 1024;
 
@@ -48,6 +52,8 @@ pub(super) struct Inspected {
     pub(super) form: Form,
     /// The manifest's section.
     pub(super) manifest: Vec<u8>,
+    /// The names of the interfaces that it exports, of those of our package.
+    pub(super) interfaces: BTreeSet<String>,
 }
 
 /// What is counted over the whole file.
@@ -60,6 +66,9 @@ struct Totals {
     memories: usize,
     tables: usize,
     manifest: Option<Vec<u8>>,
+    /// How many modules and components are around what is looked at.
+    depth: usize,
+    interfaces: BTreeSet<String>,
 }
 
 /// Looks at the file. The error is one sentence.
@@ -82,7 +91,7 @@ pub(super) fn inspect(bytes: &[u8]) -> Result<Inspected, String> {
     let manifest = totals.manifest.ok_or_else(|| {
         format!("the file has no section \"{}\": build it with `kuorum plugin build`", manifest::SECTION)
     })?;
-    Ok(Inspected { form, manifest })
+    Ok(Inspected { form, manifest, interfaces: totals.interfaces })
 }
 
 /// wasmparser's sentences say what and where ("unexpected end-of-file (at offset 0x1f)").
@@ -102,7 +111,19 @@ impl Totals {
         match payload {
             Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => {
                 self.modules += 1;
+                self.depth += 1;
                 at_most("modules", self.modules, MODULES_MAX)
+            }
+            Payload::End(_) => {
+                self.depth = self.depth.saturating_sub(1);
+                Ok(())
+            }
+            Payload::ComponentExportSection(exports) if self.depth == 0 => {
+                exports.into_iter().try_for_each(|export| self.add_export(export.map(|export| export.name.name)))
+            }
+            // A core module names the functions of an interface one by one.
+            Payload::ExportSection(exports) if self.depth == 0 => {
+                exports.into_iter().try_for_each(|export| self.add_export(export.map(|export| export.name)))
             }
             Payload::TypeSection(types) => {
                 for ty in types.into_iter_err_on_gc_types() {
@@ -145,6 +166,15 @@ impl Totals {
             }
             _ => Ok(()),
         }
+    }
+
+    fn add_export(&mut self, name: Result<&str, wasmparser::BinaryReaderError>) -> Result<(), String> {
+        let name = name.map_err(|error| broken(&error))?;
+        let interface = name.split('#').next().unwrap_or(name);
+        if interface.starts_with(super::PACKAGE) {
+            self.interfaces.insert(interface.to_owned());
+        }
+        at_most("interfaces", self.interfaces.len(), INTERFACES_MAX)
     }
 
     fn add_memory(&mut self, memory: &MemoryType) -> Result<(), String> {

@@ -167,6 +167,26 @@ fn a_plugin_plans_compactions() {
 }
 
 #[test]
+fn what_a_file_is_made_for_is_known_before_it_is_compiled() {
+    let golden = |name: &str| {
+        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/golden");
+        Scope::of(&std::fs::read(format!("{directory}/{name}.wasm")).unwrap()).unwrap()
+    };
+    for (name, kind) in [
+        ("admission-guard", Kind::Admission),
+        ("c-guard", Kind::Admission),
+        ("compaction-load-aware", Kind::Compaction),
+        ("tiny-quota", Kind::Quota),
+        ("tiny-backup-schedule", Kind::BackupSchedule),
+        ("tiny-backup-target", Kind::BackupTarget),
+    ] {
+        let scope = golden(name);
+        let answered: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| scope.may_answer(*kind)).collect();
+        assert_eq!(answered, [kind], "{name}");
+    }
+}
+
+#[test]
 fn keys_that_a_check_reads_are_its_read_set() {
     let test = TestHost::with(Keys::of(&[("/quota/a", "1", 42)]));
     // "/quota/a" is there, "/quota/b" is not, and "/secret" was not granted.

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cluster::MemberId;
 use crate::mvcc::revision::Revision;
@@ -19,17 +19,24 @@ pub(crate) const RETRY_MS: u64 = 60_000;
 /// What the mean of writes is taken over.
 const PACE_MS: u64 = 60_000;
 
-/// Whether a plugin decides what is compacted; the native schedule then does not. Cheap to clone.
+/// Whether the native schedule stands in for an enforced plugin that has no answer. Cheap to clone.
+///
+/// A new leader has to find out first: the schedule may keep less history than the plugin would, and what is compacted is
+/// gone. So this names the term for which it was found out, 0 being none.
 #[derive(Clone, Default)]
-pub(crate) struct Decides(Arc<AtomicBool>);
+pub(crate) struct StandIn(Arc<AtomicU64>);
 
-impl Decides {
-    pub(crate) fn set(&self, decides: bool) {
-        self.0.store(decides, Ordering::Release);
+impl StandIn {
+    pub(crate) fn begin(&self, term: u64) {
+        self.0.store(term, Ordering::Release);
     }
 
-    pub(crate) fn get(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+    pub(crate) fn end(&self) {
+        self.begin(0);
+    }
+
+    pub(crate) fn stands_in(&self, term: u64) -> bool {
+        self.0.load(Ordering::Acquire) == term
     }
 }
 

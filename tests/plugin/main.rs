@@ -5,19 +5,35 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod admission;
 mod command_line;
+mod hostile;
 mod joining;
 mod lifecycle;
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use kuorum_tests::cluster::Cluster;
+use kuorum_tests::member::Member;
 use kuorum_tests::plugin_command::{Printed, ask};
 use serde_json::Value;
 
 /// Runs a test on a runtime of one thread.
 fn block_on<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be built").block_on(test)
+}
+
+/// What a member counts.
+fn metrics(member: &Member) -> String {
+    let mut stream = TcpStream::connect(member.endpoint()).expect("the port takes connections");
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("a page is text");
+    page
 }
 
 /// A component that does nothing, made as large as this by a section that nobody reads, and different by its name.

@@ -28,6 +28,7 @@ pub mod member;
 pub mod names;
 pub mod network;
 pub mod plugin_command;
+pub mod plugin_file;
 pub mod random;
 pub mod recorder;
 pub mod render;

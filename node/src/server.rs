@@ -3,6 +3,7 @@
 mod current;
 mod data_dir;
 mod join;
+mod trusted_keys;
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -31,7 +32,7 @@ use crate::maintenance::{self, Upkeep, clock, disk, preparation};
 use crate::mvcc::revision::Revision;
 use crate::mvcc::{CurrentStore, Store};
 use crate::policy::compaction::{Mode, Schedule};
-use crate::policy::plugins::Registry;
+use crate::policy::plugins::{Registry, TrustedKeys};
 use crate::refusal::Refusal;
 use crate::roster::Roster;
 use crate::roster::reader::Reader;
@@ -81,11 +82,12 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     let config = &config;
     end_on_panic();
     let started = Instant::now();
+    let trusted_keys = trusted_keys::read(&config.plugins.trusted_keys)?;
     let listeners = rpc::bind(&config.listen)?;
     say_what_starts(config);
     let data = DataDir::open(config)?;
     let number = data.number;
-    let member = Running::start(config, data, started)?;
+    let member = Running::start(config, data, trusted_keys, started)?;
     let serving = rpc::serve(Arc::clone(&member.node), listeners, member.office.clone(), &config.into())?;
     introduce(config, number, &member.node);
     serving.open();
@@ -261,7 +263,7 @@ fn start_metrics(config: &Config, identity: &cluster::Identity) {
 }
 
 impl Running {
-    fn start(config: &Config, data: DataDir, started: Instant) -> anyhow::Result<Running> {
+    fn start(config: &Config, data: DataDir, trusted_keys: TrustedKeys, started: Instant) -> anyhow::Result<Running> {
         start_metrics(config, &data.identity);
         #[rustfmt::skip]
         let Base {
@@ -329,7 +331,7 @@ impl Running {
         #[rustfmt::skip]
         let node = Arc::new(rpc::Node {
             limits, rules: change_rules(config), facts, consensus: handle, store, leases, alarms, members: data.members,
-            watch: hub, upkeep, gate, peers, questions, plugins: registry, roster, plugins_changed,
+            watch: hub, upkeep, gate, peers, questions, plugins: registry, roster, trusted_keys, plugins_changed,
             patience: patience(config), started,
         });
         prepare_plugins(&node, plugin_cache, plugins_readied, to_prepare, stopped)?;
@@ -410,6 +412,7 @@ fn prepare_plugins(
         member: node.facts.member_id,
         registry: node.plugins.clone(),
         roster: node.roster.clone(),
+        trusted_keys: node.trusted_keys.clone(),
         cache_dir,
         reader: Arc::new(Reader(node.store.clone())),
         readied,

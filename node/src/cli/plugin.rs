@@ -6,6 +6,7 @@ mod load;
 mod mode;
 mod output;
 mod show;
+mod tail;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -53,7 +54,7 @@ fn carry_out(request: &Request) -> anyhow::Result<bool> {
             Action::SetMode(change) => mode::set(&mut connection, request.output, change).await,
             Action::Rollback(change) => mode::roll_back(&mut connection, request.output, change).await,
             Action::Remove { name } => mode::remove(&mut connection, request.output, name).await,
-            Action::Tail { name } => show::tail(&mut connection, request.output, name).await,
+            Action::Tail { name } => tail::tail(&mut connection, request.output, name).await,
         }
     })
 }

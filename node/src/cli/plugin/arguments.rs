@@ -15,13 +15,15 @@ const WAIT_MAX: Duration = Duration::from_secs(600);
 
 pub(super) const USAGE: &str = "Usage: kuorum plugin COMMAND [NAME] [flags]
 
-  load FILE --name NAME    Bring a component into the cluster as the plugin's candidate, and wait until every member has
-                           prepared it.
+  load FILE                Bring a plugin into the cluster as its candidate, and wait until every member has prepared it.
+      --name NAME          Refuse the file if its manifest names another plugin.
       --config FILE | --config-json TEXT
                            Its configuration (default {}).
-      --kv-read PREFIX     Let it read keys that begin so; may be given several times. hex:00ff for bytes.
+      --kv-read PREFIX     Let it read keys that begin so, of those that its manifest asks for; may be given several
+                           times. hex:00ff for bytes.
       --fuel N  --memory-bytes N  --deadline-ms N
                            Limits of one call (default: what the plugin's manifest asks for).
+      --signature FILE     The Ed25519 signature of FILE, for members that demand one.
       --wait SECONDS       How long to wait for the members (default 60).
   list                     Every plugin.
   inspect NAME             One plugin, with its revisions and which members have prepared them.
@@ -96,10 +98,12 @@ impl Action {
 #[derive(Debug, PartialEq)]
 pub(super) struct Load {
     pub(super) component: PathBuf,
-    pub(super) name: String,
+    /// That the file has to have, if it was named.
+    pub(super) name: Option<String>,
     pub(super) config: Configuration,
     pub(super) kv_read: Vec<Bytes>,
     pub(super) limits: PluginLimits,
+    pub(super) signature: Option<PathBuf>,
     pub(super) wait: Duration,
 }
 
@@ -170,7 +174,7 @@ fn action(flags: &mut Flags) -> Result<Action, String> {
 
 fn load(flags: &mut Flags) -> Result<Load, String> {
     let component = PathBuf::from(flags.word("the file of a component")?);
-    let name = flags.take("name")?.ok_or("load needs --name")?;
+    let name = flags.take("name")?;
     let config = match (flags.take("config")?, flags.take("config-json")?) {
         (None, None) => Configuration::None,
         (Some(path), None) => Configuration::File(path.into()),
@@ -186,11 +190,12 @@ fn load(flags: &mut Flags) -> Result<Load, String> {
         memory_bytes: flags.number("memory-bytes")?.unwrap_or(0),
         deadline_ms: flags.number("deadline-ms")?.unwrap_or(0),
     };
+    let signature = flags.take("signature")?.map(PathBuf::from);
     let wait = flags.seconds("wait")?.unwrap_or(DEFAULT_WAIT);
     if wait > WAIT_MAX {
         return Err(format!("--wait is {} at most", WAIT_MAX.as_secs()));
     }
-    Ok(Load { component, name, config, kv_read, limits, wait })
+    Ok(Load { component, name, config, kv_read, limits, signature, wait })
 }
 
 fn set_mode(flags: &mut Flags, mode: PluginMode) -> Result<SetMode, String> {
@@ -326,16 +331,17 @@ mod tests {
     #[test]
     fn a_load_with_everything() {
         let line = "load x.wasm --name n --config-json {\"a\":1} --kv-read /a/ --kv-read hex:00ff --fuel 5 --wait=7 \
-                    --endpoints a:1,http://b:2 --output json --timeout 3";
+                    --signature x.sig --endpoints a:1,http://b:2 --output json --timeout 3";
         let request = parsed(line).unwrap();
         assert_eq!(request.endpoints, ["http://a:1", "http://b:2"]);
         assert_eq!((request.output, request.timeout), (Output::Json, Duration::from_secs(3)));
         let load = Load {
             component: "x.wasm".into(),
-            name: "n".to_owned(),
+            name: Some("n".to_owned()),
             config: Configuration::Text("{\"a\":1}".to_owned()),
             kv_read: vec![Bytes::from_static(b"/a/"), Bytes::from_static(b"\0\xff")],
             limits: PluginLimits { fuel: 5, ..PluginLimits::default() },
+            signature: Some("x.sig".into()),
             wait: Duration::from_secs(7),
         };
         assert_eq!(request.action, Action::Load(load));
@@ -360,7 +366,7 @@ mod tests {
         assert_eq!(mistake("list --help"), "help");
         assert_eq!(mistake("burn n"), "there is no command \"burn\"");
         assert_eq!(mistake("inspect"), "the name of a plugin is missing");
-        assert_eq!(mistake("load x"), "load needs --name");
+        assert_eq!(mistake("load"), "the file of a component is missing");
         assert_eq!(mistake("list n"), "\"n\" has no meaning here");
         assert_eq!(mistake("list --revision 3"), "--revision has no meaning here");
         assert_eq!(

@@ -1,9 +1,15 @@
 //! What the command line says to people, and of mistakes.
 
+use bytes::Bytes;
+use kuorum_proto::kuorum::v1::plugins_client::PluginsClient;
+use kuorum_proto::kuorum::v1::{PluginLoadRequest, PluginUploadBegin, PluginUploadRequest};
 use kuorum_tests::cluster::Cluster;
 use kuorum_tests::member::free_ports;
 use kuorum_tests::plugin_command::{ask, plugin};
+use kuorum_tests::plugin_file::PluginFile;
 use kuorum_tests::subject::Subject;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
 
 use crate::{block_on, component};
 
@@ -73,4 +79,68 @@ fn people_get_tables_and_refusals_in_words() {
         let bad_config = ask(member, &["load", one, "--config-json", "{"]);
         assert!(bad_config.refusal().contains("the configuration is no JSON"), "{bad_config:?}");
     });
+}
+
+#[test]
+fn files_that_are_no_plugins_are_refused_before_they_are_uploaded() {
+    block_on(async {
+        let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
+        let golden = PluginFile::golden("tiny-admission");
+        let bytes = golden.bytes();
+        let asks = json!({"name": "guard", "version": "1", "limits": {"fuel": 0}, "admission": {"match": [{"ops": ["put"], "prefix": ""}]}});
+        let unknown = json!({"name": "guard", "version": "1", "colour": "red"});
+        let files: [(&str, Vec<u8>, &[&str], &str); 9] = [
+            ("text", b"a plugin".to_vec(), &[], "no wasm component"),
+            ("empty", Vec::new(), &[], "is empty"),
+            ("head", bytes[..5].to_vec(), &[], "no wasm component"),
+            ("cut", bytes[..bytes.len() / 2].to_vec(), &[], "damaged or cut short"),
+            ("module", b"\0asm\x01\0\0\0".to_vec(), &[], "no section \"kuorum-manifest\""),
+            ("unknown", golden.clone().with_manifest(&unknown).bytes().to_vec(), &[], "unknown field `colour`"),
+            ("fuel", golden.clone().with_manifest(&asks).bytes().to_vec(), &[], "limits.fuel is 0"),
+            ("named", bytes.to_vec(), &["--name", "guard"], "the manifest names the plugin tiny-admission"),
+            ("grant", bytes.to_vec(), &["--kv-read", "/a/"], "the grant \"/a/\" is not among what kv_read asks for"),
+        ];
+        for (name, bytes, words, why) in files {
+            let path = cluster.members[0].home().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            let refused = ask(&cluster.members[0], &[&["load", path.to_str().unwrap()], words].concat());
+            assert!(refused.refusal().contains(why), "{name}: {refused:?}");
+            assert!(refused.out.is_empty(), "{refused:?}");
+        }
+        assert!(!cluster.members[0].log().contains("plugin"), "something was brought to the member");
+    });
+}
+
+/// Whoever speaks to the member without the command line hears the same.
+#[test]
+fn a_member_looks_at_what_it_is_to_load() {
+    block_on(async {
+        let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
+        let mut plugins = PluginsClient::new(cluster.client(0).channel);
+        let module = Bytes::from_static(b"\0asm\x01\0\0\0");
+        let guard = Bytes::copy_from_slice(PluginFile::golden("c-guard").bytes());
+        for (file, name, kv_read, why) in [
+            (&module, "guard", "", "kuorum: the file has no section"),
+            (&guard, "guard", "", "kuorum: the manifest names the plugin c-guard, and it was loaded as guard"),
+            (&guard, "c-guard", "/a/", "kuorum: the grant \"/a/\" is not among what kv_read asks for"),
+        ] {
+            let sha256 = uploaded(&mut plugins, file).await;
+            let kv_read = if kv_read.is_empty() { Vec::new() } else { vec![Bytes::from(kv_read)] };
+            let request = PluginLoadRequest { name: name.to_owned(), sha256, kv_read, ..PluginLoadRequest::default() };
+            let refused = plugins.load(request).await.unwrap_err();
+            assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused:?}");
+            assert!(refused.message().starts_with(why), "{refused:?}");
+        }
+        let none =
+            PluginLoadRequest { name: "n".to_owned(), sha256: vec![0; 32].into(), ..PluginLoadRequest::default() };
+        assert_eq!(plugins.load(none).await.unwrap_err().code(), tonic::Code::FailedPrecondition);
+    });
+}
+
+async fn uploaded(plugins: &mut PluginsClient<tonic::transport::Channel>, file: &Bytes) -> Bytes {
+    use kuorum_proto::kuorum::v1::plugin_upload_request::Part;
+    let sha256 = Bytes::copy_from_slice(&Sha256::digest(file));
+    let begin = PluginUploadBegin { sha256, component_bytes: file.len() as u64 };
+    let parts = [Part::Begin(begin), Part::Chunk(file.clone())].map(|part| PluginUploadRequest { part: Some(part) });
+    plugins.upload(tokio_stream::iter(parts)).await.unwrap().into_inner().sha256
 }

@@ -1,14 +1,17 @@
 //! Plugins as an operator meets them: brought into a cluster, put in force, taken back, over the command line.
 //!
 //! `golden` are components that every host has to load, `lifecycle` is what members agree on about them, `joining` what
-//! becomes of it where members come, sleep and start again, `command_line` what is said of mistakes.
+//! becomes of it where members come, sleep and start again, `command_line` what is said of mistakes, `signed` whose plugins are taken,
+//! `followed` what is seen of those that are asked.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod command_line;
+mod followed;
 mod golden;
 mod joining;
 mod lifecycle;
+mod signed;
 
 use std::path::PathBuf;
 

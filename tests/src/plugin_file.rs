@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ed25519_dalek::{Signer as _, SigningKey};
 use serde_json::Value;
 
 /// The section that says what a plugin is and asks for.
@@ -48,6 +49,11 @@ impl PluginFile {
         &self.0
     }
 
+    /// Over the whole file, as `openssl pkeyutl -sign -rawin` makes it.
+    pub fn signed_by(&self, key: &Key) -> Vec<u8> {
+        SigningKey::from_bytes(&key.secret).sign(&self.0).to_bytes().to_vec()
+    }
+
     fn add_section(&mut self, name: &[u8], content: &[u8]) {
         let length = u8::try_from(name.len()).expect("the name of a section is short");
         let section = [&[length], name, content].concat();
@@ -60,6 +66,22 @@ impl PluginFile {
         self.0.extend(section);
     }
 }
+
+/// A key that signs plugins.
+pub struct Key {
+    secret: [u8; 32],
+    /// As `openssl pkey -pubout` writes it.
+    pub public_pem: &'static str,
+}
+
+pub const KEY: Key = Key {
+    secret: [1; 32],
+    public_pem: "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAiojj3XQJ8ZX9UtstPLpdcspnCb8dlBIb83SIAbQPb1w=\n-----END PUBLIC KEY-----\n",
+};
+pub const OTHER_KEY: Key = Key {
+    secret: [2; 32],
+    public_pem: "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAgTl3Dqh9F19Wo1Rmw0x+zMuNipG07jeiXfYPW4/Js5Q=\n-----END PUBLIC KEY-----\n",
+};
 
 /// A number, and how many bytes it took.
 fn leb128(bytes: &[u8]) -> (usize, usize) {

@@ -23,13 +23,7 @@ const MIB: usize = 1 << 20;
 
 pub(super) async fn load(connection: &mut Connection, output: Output, load: &Load) -> anyhow::Result<bool> {
     let component = read(&load.component)?;
-    let config = match &load.config {
-        Configuration::None => String::new(),
-        Configuration::Text(text) => text.clone(),
-        Configuration::File(path) => {
-            fs::read_to_string(path).with_context(|| format!("configuration {}", path.display()))?
-        }
-    };
+    let config = load.config.text()?;
     let sha256 = Bytes::copy_from_slice(&Sha256::digest(&component));
     let uploaded = upload(connection, output, component, &sha256).await?;
     let request = PluginLoadRequest {
@@ -73,7 +67,20 @@ pub(super) async fn load(connection: &mut Connection, output: Output, load: &Loa
     Ok(ready)
 }
 
-fn read(path: &Path) -> anyhow::Result<Bytes> {
+impl Configuration {
+    /// As it is given to the plugin; empty when there is none.
+    pub(super) fn text(&self) -> anyhow::Result<String> {
+        match self {
+            Configuration::None => Ok(String::new()),
+            Configuration::Text(text) => Ok(text.clone()),
+            Configuration::File(path) => {
+                fs::read_to_string(path).with_context(|| format!("configuration {}", path.display()))
+            }
+        }
+    }
+}
+
+pub(super) fn read(path: &Path) -> anyhow::Result<Bytes> {
     let component = fs::read(path).with_context(|| format!("component {}", path.display()))?;
     if component.is_empty() {
         bail!("component {} is empty", path.display());

@@ -15,6 +15,7 @@
 //! state and knows nothing of modes, epochs or other members.
 
 mod admission;
+mod author;
 mod bindings;
 mod breaker;
 mod cache;
@@ -44,6 +45,7 @@ use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, HasSelf, InstancePre, Linker};
 
 pub(crate) use self::admission::{Code, Ctx, Judged, Op, Question, ReadKey, Space, Verdict};
+pub(crate) use self::author::{Trial, component_of, manifest_of, stated};
 pub(crate) use self::breaker::Health;
 pub(crate) use self::compaction::{Input, LastRun, Mark, MemberSpace, Plan, Planned};
 pub(crate) use self::compile::Compiler;
@@ -51,7 +53,7 @@ pub(crate) use self::host_calls::LineListener;
 pub(crate) use self::instance::{Failure, FieldProblem, Spent};
 pub(crate) use self::kv::{KvError, KvReader, KvRow};
 pub(crate) use self::limits::{AskedLimits, Limits};
-pub(crate) use self::manifest::{Manifest, OnFailure};
+pub(crate) use self::manifest::{Key, Manifest, OnFailure, OpKind, check_name};
 
 use self::admission::Pool;
 use self::bindings::exports::kuorum::policy as exports;
@@ -88,7 +90,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 5] = [Kind::Compaction, Kind::Quota, Kind::Admission, Kind::BackupSchedule, Kind::BackupTarget];
+    pub(crate) const ALL: [Kind; 5] =
+        [Kind::Compaction, Kind::Quota, Kind::Admission, Kind::BackupSchedule, Kind::BackupTarget];
 
     /// The name of its interface.
     pub(crate) fn as_str(self) -> &'static str {
@@ -102,7 +105,7 @@ impl Kind {
     }
 
     /// Whether this release asks plugins of this kind.
-    fn is_asked(self) -> bool {
+    pub(crate) fn is_asked(self) -> bool {
         match self {
             Kind::Compaction | Kind::Admission => true,
             Kind::Quota | Kind::BackupSchedule | Kind::BackupTarget => false,
@@ -273,26 +276,14 @@ impl Host {
         let engine = self.runtime.engine();
         let ty = component.component_type();
         let exported: Vec<String> = ty.exports(engine).map(|(name, _)| name.to_owned()).collect();
-        let lifecycle = interface("lifecycle");
-        if !exported.contains(&lifecycle) {
-            let lacking = format!("the component does not export {lifecycle}: it is no plugin of this interface");
-            return Err(PrepareError::World(lacking));
-        }
-        let kinds: Vec<Kind> =
-            Kind::ALL.into_iter().filter(|kind| exported.contains(&interface(kind.as_str()))).collect();
-        if kinds.is_empty() {
-            return Err(PrepareError::World("the component answers no kind of question".to_owned()));
-        }
+        let kinds = kinds_of(&exported).map_err(PrepareError::World)?;
         // An import of types alone asks for nothing.
         let foreign = ty.imports(engine).find(|(name, import)| {
-            let is_ours = name.starts_with(PACKAGE) && name.ends_with(VERSION);
             let asks = !matches!(import.ty, ComponentItem::Type(_));
-            asks && !is_ours
+            asks && !is_ours(name)
         });
         match foreign {
-            Some((name, _)) => {
-                Err(PrepareError::World(format!("the component imports {name}, which this host does not have")))
-            }
+            Some((name, _)) => Err(PrepareError::World(foreign_import(name))),
             None => Ok(kinds),
         }
     }
@@ -330,6 +321,28 @@ impl Host {
 
 fn interface(name: &str) -> String {
     format!("{PACKAGE}{name}{VERSION}")
+}
+
+fn is_ours(interface: &str) -> bool {
+    interface.starts_with(PACKAGE) && interface.ends_with(VERSION)
+}
+
+fn foreign_import(name: &str) -> String {
+    format!("the component imports {name}, which this host does not have")
+}
+
+/// What a component with these exports answers.
+fn kinds_of(exported: &[String]) -> Result<Vec<Kind>, String> {
+    let exports = |name: &str| exported.iter().any(|exported| *exported == interface(name));
+    if !exports("lifecycle") {
+        let lifecycle = interface("lifecycle");
+        return Err(format!("the component does not export {lifecycle}: it is no plugin of this interface"));
+    }
+    let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| exports(kind.as_str())).collect();
+    if kinds.is_empty() {
+        return Err("the component answers no kind of question".to_owned());
+    }
+    Ok(kinds)
 }
 
 impl Manifest {

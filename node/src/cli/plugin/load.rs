@@ -30,13 +30,7 @@ pub(super) async fn load(connection: &mut Connection, output: Output, load: &Loa
     if output == Output::Table && !not_granted.is_empty() {
         eprintln!("{} asks to read what it is not granted (--kv-read): {}", manifest.name, not_granted.join(" "));
     }
-    let config = match &load.config {
-        Configuration::None => String::new(),
-        Configuration::Text(text) => text.clone(),
-        Configuration::File(path) => {
-            fs::read_to_string(path).with_context(|| format!("configuration {}", path.display()))?
-        }
-    };
+    let config = load.config.text()?;
     let signature = match &load.signature {
         Some(path) => fs::read(path).with_context(|| format!("signature {}", path.display()))?.into(),
         None => Bytes::new(),
@@ -85,7 +79,20 @@ pub(super) async fn load(connection: &mut Connection, output: Output, load: &Loa
     Ok(ready)
 }
 
-fn read(path: &Path) -> anyhow::Result<Bytes> {
+impl Configuration {
+    /// As it is given to the plugin; empty when there is none.
+    pub(super) fn text(&self) -> anyhow::Result<String> {
+        match self {
+            Configuration::None => Ok(String::new()),
+            Configuration::Text(text) => Ok(text.clone()),
+            Configuration::File(path) => {
+                fs::read_to_string(path).with_context(|| format!("configuration {}", path.display()))
+            }
+        }
+    }
+}
+
+pub(super) fn read(path: &Path) -> anyhow::Result<Bytes> {
     let component = fs::read(path).with_context(|| format!("component {}", path.display()))?;
     if component.is_empty() {
         bail!("component {} is empty", path.display());

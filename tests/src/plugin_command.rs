@@ -2,13 +2,16 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::member::Member;
 use crate::subject::Subject;
+
+/// Lines of a `tail` that nobody has looked at yet.
+const LINES_MAX: usize = 10_000;
 
 /// What a command printed, and how it ended.
 #[derive(Debug)]
@@ -66,7 +69,7 @@ impl Tail {
             .spawn()
             .expect("the binary runs");
         let out = BufReader::new(child.stdout.take().expect("it is a pipe"));
-        let (sender, lines) = channel();
+        let (sender, lines) = sync_channel(LINES_MAX);
         std::thread::spawn(move || {
             for line in out.lines().map_while(Result::ok) {
                 let line = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));

@@ -202,7 +202,7 @@ pub(super) struct Change {
 }
 
 pub(super) enum Parsed {
-    Request(Request),
+    Request(Box<Request>),
     Help,
 }
 
@@ -227,7 +227,7 @@ pub(super) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Parsed,
         None => Action::Operator(members(&mut flags)?, operation(&word, &mut flags)?),
     };
     flags.finish()?;
-    Ok(Parsed::Request(Request { output, action }))
+    Ok(Parsed::Request(Box::new(Request { output, action })))
 }
 
 fn members(flags: &mut Flags) -> Result<Members, String> {
@@ -424,7 +424,7 @@ impl Flags {
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<Request, String> {
+    fn parsed(line: &str) -> Result<Box<Request>, String> {
         match parse(line.split_whitespace().map(OsString::from))? {
             Parsed::Request(request) => Ok(request),
             Parsed::Help => Err("help".to_owned()),

@@ -35,7 +35,7 @@ pub(crate) struct Metrics {
     pub(crate) client: Client,
     pub(crate) health: Health,
     pub(crate) methods: MethodCounts,
-    pub(crate) policies: Policies,
+    policies: OnceLock<Policies>,
     plugin_names: plugin::Names,
     user_names: plugin::UserNames,
     registrar: Registrar,
@@ -98,7 +98,7 @@ impl Metrics {
             client: Client::register(&registrar),
             health: Health::register(&registrar),
             methods: MethodCounts::register(&registrar, extensive),
-            policies: Policies::register(&registrar),
+            policies: OnceLock::new(),
             plugin_names: plugin::Names::default(),
             user_names: plugin::UserNames::default(),
             registrar,
@@ -115,6 +115,11 @@ impl Metrics {
     /// The series of another member; both ids in hexadecimal. The same for each call.
     pub(crate) fn peer(&self, local: &str, remote: &str) -> Peer {
         Peer::register(&self.registrar, local, remote)
+    }
+
+    /// The series of all plugins together, which appear with the first call: a cluster without plugins has none.
+    pub(crate) fn policies(&self) -> &Policies {
+        self.policies.get_or_init(|| Policies::register(&self.registrar))
     }
 
     /// The series of a plugin, which appear now and stay. The same for each call.

@@ -27,6 +27,11 @@ impl Roster {
         names
     }
 
+    /// Whether this member has looked at any plugin that is there.
+    pub(crate) fn has_plugins(&self) -> bool {
+        !self.0.made.lock().is_empty()
+    }
+
     /// Sets the gauges of all plugins that this member has prepared.
     pub(crate) fn show_quarantined(&self) {
         let quarantined = self.quarantined();

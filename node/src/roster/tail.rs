@@ -243,3 +243,42 @@ fn code_text(code: Code) -> &'static str {
         Code::ResourceExhausted => "resource-exhausted",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tell(tail: &Tail, plugin: &str, text: &str) {
+        tail.heard(plugin, 1, "info", text.to_owned());
+    }
+
+    #[tokio::test]
+    async fn a_listener_hears_of_its_plugin_alone_and_of_what_it_was_too_slow_for() {
+        let tail = Tail::default();
+        assert!(!tail.is_heard());
+        let mut slow = tail.listen("a".to_owned());
+        assert!(tail.is_heard());
+        tell(&tail, "b", "not for it");
+        tell(&tail, "a", "first");
+        let first = slow.next().await.unwrap();
+        assert_eq!((first.text.as_str(), first.left_out), ("first", 0));
+        for number in 0..LINES_MAX + 3 {
+            tell(&tail, "a", &number.to_string());
+        }
+        let next = slow.next().await.unwrap();
+        assert_eq!((next.text.as_str(), next.left_out), ("3", 3));
+        drop(slow);
+        assert!(!tail.is_heard());
+    }
+
+    #[test]
+    fn what_only_allows_is_told_so_often_in_a_second_and_counted_beyond() {
+        let tail = Tail::default();
+        let _listener = tail.listen("a".to_owned());
+        let told = (0..ALLOWED_PER_SECOND_MAX + 5).filter(|_| tail.may_tell_allowed("a", 7)).count();
+        assert_eq!(told, ALLOWED_PER_SECOND_MAX as usize);
+        assert!(!tail.may_tell_allowed("b", 7));
+        assert_eq!(tail.0.allowed.lock().left_out.get("a"), Some(&5));
+        assert!(tail.may_tell_allowed("a", 8));
+    }
+}

@@ -91,7 +91,7 @@ pub(super) async fn agreed(
                 let command = node.admitted(admission).await?;
                 match node.consensus.propose(command).await {
                     Err(stale @ (Refusal::StalePolicy | Refusal::StaleReads)) => {
-                        let counts = &metrics::get().policies;
+                        let counts = metrics::get().policies();
                         match stale {
                             Refusal::StalePolicy => counts.stale_epochs.increment(1),
                             _ => counts.stale_reads.increment(1),

@@ -3,6 +3,7 @@
 mod current;
 mod data_dir;
 mod join;
+mod trusted_keys;
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -31,7 +32,7 @@ use crate::maintenance::{self, Upkeep, clock, disk, preparation};
 use crate::mvcc::revision::Revision;
 use crate::mvcc::{CurrentStore, Store};
 use crate::policy::compaction::{Mode, Schedule};
-use crate::policy::plugins::Registry;
+use crate::policy::plugins::{Registry, TrustedKeys};
 use crate::refusal::Refusal;
 use crate::roster::Roster;
 use crate::roster::reader::Reader;
@@ -81,11 +82,12 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     let config = &config;
     end_on_panic();
     let started = Instant::now();
+    let trusted_keys = trusted_keys::read(&config.plugins.trusted_keys)?;
     let listeners = rpc::bind(&config.listen)?;
     say_what_starts(config);
     let data = DataDir::open(config)?;
     let number = data.number;
-    let member = Running::start(config, data, started)?;
+    let member = Running::start(config, data, trusted_keys, started)?;
     let serving = rpc::serve(Arc::clone(&member.node), listeners, member.office.clone(), &config.into())?;
     introduce(config, number, &member.node);
     serving.open();
@@ -261,7 +263,7 @@ fn start_metrics(config: &Config, identity: &cluster::Identity) {
 }
 
 impl Running {
-    fn start(config: &Config, data: DataDir, started: Instant) -> anyhow::Result<Running> {
+    fn start(config: &Config, data: DataDir, trusted_keys: TrustedKeys, started: Instant) -> anyhow::Result<Running> {
         start_metrics(config, &data.identity);
         #[rustfmt::skip]
         let Base {
@@ -274,7 +276,7 @@ impl Running {
         let (durability, durability_wanted) = crossbeam_channel::bounded(1);
         let (upkeep, disk_jobs, compacted) = Upkeep::with_queue();
         let (members_changed, departed) = members_changed(&data, peers.clone());
-        let (tell_plugins_changed, plugins_readied, plugins_changed, to_prepare) = plugins_changed();
+        let PluginNews { changed, readied, changes: plugins_changed, to_prepare } = PluginNews::new();
         let (hub, feed, watch) = watch::start(data.store.clone(), Arc::clone(&facts), watch_options(config), started)?;
         let (apply_queue, apply) = apply::thread::start(apply::thread::Parts {
             applier: Applier::new(data.writer, leases.clone(), alarms.clone(), data.members.clone(), registry.clone()),
@@ -285,7 +287,7 @@ impl Running {
             applied: data.applied,
             raft: Arc::clone(&inbox),
             members_changed,
-            plugins_changed: tell_plugins_changed,
+            plugins_changed: changed,
             install: install(data.path.join("member"), data.store_name, store.clone(), snapshots_in),
             sizes: sizes.clone(),
             slow: config.upkeep.slow_apply,
@@ -316,23 +318,18 @@ impl Running {
             started,
             stop: stopped.clone(),
         })?;
+        #[rustfmt::skip]
         let disk = disk::start(disk::Parts {
-            store: store.clone(),
-            consensus: handle.clone(),
-            jobs: disk_jobs,
-            compactions: compactions_due,
-            durability: durability_wanted,
-            stop: stopped.clone(),
-            compacted,
-            compaction_pause: config.compaction.pause,
+            store: store.clone(), consensus: handle.clone(), jobs: disk_jobs, compactions: compactions_due,
+            durability: durability_wanted, stop: stopped.clone(), compacted, compaction_pause: config.compaction.pause,
         })?;
         #[rustfmt::skip]
         let node = Arc::new(rpc::Node {
             limits, rules: change_rules(config), facts, consensus: handle, store, leases, alarms, members: data.members,
-            watch: hub, upkeep, gate, peers, questions, plugins: registry, roster, plugins_changed,
+            watch: hub, upkeep, gate, peers, questions, plugins: registry, roster, trusted_keys, plugins_changed,
             patience: patience(config), started,
         });
-        prepare_plugins(&node, plugin_cache, plugins_readied, to_prepare, stopped)?;
+        prepare_plugins(&node, plugin_cache, readied, to_prepare, stopped)?;
         Ok(Running { node, office, raft, apply_queue, apply, watch, clock, disk, departed, stop, _lock: data.lock })
     }
 
@@ -376,22 +373,34 @@ fn members_changed(data: &DataDir, peers: Peers) -> (Box<dyn Fn() + Send>, Arc<N
     (Box::new(changed), departed)
 }
 
-/// What is called when plugins change, and when one is ready here; and those who hear of it: requests that wait, which hear
-/// of both, and the preparation thread.
-fn plugins_changed() -> (Box<dyn Fn() + Send>, Box<dyn Fn() + Send>, watch_channel::Receiver<()>, Receiver<()>) {
-    let (tell, changes) = watch_channel::channel(());
-    let tell = Arc::new(tell);
-    let (wake, to_prepare) = crossbeam_channel::bounded(1);
-    let changed = {
-        let tell = Arc::clone(&tell);
-        move || {
-            tell.send_replace(());
-            // Full: it looks anyhow.
-            wake.try_send(()).ok();
-        }
-    };
-    let readied = move || drop(tell.send_replace(()));
-    (Box::new(changed), Box::new(readied), changes, to_prepare)
+/// Who tells of plugins, and who hears of it.
+struct PluginNews {
+    /// Called when plugins change.
+    changed: Box<dyn Fn() + Send>,
+    /// Called when one is ready here.
+    readied: Box<dyn Fn() + Send>,
+    /// Requests that wait hear of both.
+    changes: watch_channel::Receiver<()>,
+    /// The preparation thread hears of changes.
+    to_prepare: Receiver<()>,
+}
+
+impl PluginNews {
+    fn new() -> PluginNews {
+        let (tell, changes) = watch_channel::channel(());
+        let tell = Arc::new(tell);
+        let (wake, to_prepare) = crossbeam_channel::bounded(1);
+        let changed = {
+            let tell = Arc::clone(&tell);
+            move || {
+                tell.send_replace(());
+                // Full: it looks anyhow.
+                wake.try_send(()).ok();
+            }
+        };
+        let readied = move || tell.send_replace(());
+        PluginNews { changed: Box::new(changed), readied: Box::new(readied), changes, to_prepare }
+    }
 }
 
 /// Starts to prepare plugins. Not waited for at a stop: a preparation may take long, and what was not told is told after the
@@ -410,6 +419,7 @@ fn prepare_plugins(
         member: node.facts.member_id,
         registry: node.plugins.clone(),
         roster: node.roster.clone(),
+        trusted_keys: node.trusted_keys.clone(),
         cache_dir,
         reader: Arc::new(Reader(node.store.clone())),
         readied,

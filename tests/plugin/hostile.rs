@@ -7,12 +7,12 @@ use kuorum_proto::etcdserverpb as pb;
 use kuorum_tests::clock::Deadline;
 use kuorum_tests::cluster::Cluster;
 use kuorum_tests::plugin_command::ask;
-use kuorum_tests::plugin_file::{append_manifest, golden, with_manifest};
+use kuorum_tests::plugin_file::PluginFile;
 use kuorum_tests::subject::Subject;
 use serde_json::{Value, json};
 use tonic::{Code, Status};
 
-use crate::{block_on, load};
+use crate::{block_on, load, written};
 
 /// Far more than any call may take, on a machine that does other things too.
 const BOUND: Duration = Duration::from_secs(20);
@@ -32,8 +32,7 @@ fn manifest(on_failure: &str) -> Value {
 /// What a client is told of a plugin that misbehaves so, once.
 async fn misbehaves(act: &str, on_failure: &str) -> Result<(), Status> {
     let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
-    let file = cluster.members[0].home().join("probe.wasm");
-    std::fs::write(&file, with_manifest("probe", &manifest(on_failure))).unwrap();
+    let file = written(&cluster, "probe", &PluginFile::golden("probe").with_manifest(&manifest(on_failure)));
     let config = json!({"trigger": "/bad/", "act": act}).to_string();
     let words = ["--name", "probe", "--config-json", &config, "--kv-read", ""];
     load(&cluster, 0, &file, &words).json();
@@ -78,7 +77,13 @@ fn a_plugin_that_goes_on_breaking_is_left_alone_for_a_while() {
     block_on(async {
         let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
         let config = json!({"trigger": "/bad/", "act": "trap"}).to_string();
-        load(&cluster, 0, &golden("probe"), &["--name", "probe", "--config-json", &config]).json();
+        load(
+            &cluster,
+            0,
+            &written(&cluster, "probe", &PluginFile::golden("probe")),
+            &["--name", "probe", "--config-json", &config],
+        )
+        .json();
         ask(&cluster.members[0], &["activate", "probe"]).json();
         let mut last = String::new();
         for _ in 0..20 {
@@ -105,25 +110,21 @@ fn a_plugin_that_goes_on_breaking_is_left_alone_for_a_while() {
 fn files_that_are_no_plugins_are_refused() {
     block_on(async {
         let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
-        let whole = std::fs::read(golden("probe")).unwrap();
-        let mut foreign = wat::parse_str("(component (import \"wasi:cli/run@0.2.0\" (func)))").unwrap();
-        append_manifest(&mut foreign, &manifest("closed"));
-        let mut bomb = wat::parse_str(compile_bomb()).unwrap();
-        append_manifest(&mut bomb, &manifest("closed"));
-        assert!(bomb.len() < 25_000, "{} bytes", bomb.len());
-        let mut table = wat::parse_str("(module (table 4000000000 funcref))").unwrap();
-        append_manifest(&mut table, &manifest("closed"));
+        let whole = PluginFile::golden("probe");
+        let bytes = whole.bytes();
+        let of = |text: &str| PluginFile::of(wat::parse_str(text).unwrap()).with_manifest(&manifest("closed"));
+        let bomb = of(&compile_bomb());
+        assert!(bomb.bytes().len() < 25_000, "{} bytes", bomb.bytes().len());
         for (name, file) in [
-            ("empty", Vec::new()),
-            ("text", b"not a plugin".to_vec()),
-            ("truncated", whole[..whole.len() / 2].to_vec()),
-            ("no-manifest", whole[..8].to_vec()),
-            ("foreign", foreign),
+            ("empty", PluginFile::of(Vec::new())),
+            ("text", PluginFile::of(b"not a plugin".to_vec())),
+            ("truncated", PluginFile::of(bytes[..bytes.len() / 2].to_vec())),
+            ("no-manifest", PluginFile::of(bytes[..8].to_vec())),
+            ("foreign", of("(component (import \"wasi:cli/run@0.2.0\" (func)))")),
             ("bomb", bomb),
-            ("table", table),
+            ("table", of("(module (table 4000000000 funcref))")),
         ] {
-            let path = cluster.members[0].home().join(format!("{name}.wasm"));
-            std::fs::write(&path, file).unwrap();
+            let path = written(&cluster, name, &file);
             let deadline = Deadline::after(BOUND);
             let refused = load(&cluster, 0, &path, &["--name", "probe"]);
             let line = refused.refusal();
@@ -131,9 +132,19 @@ fn files_that_are_no_plugins_are_refused() {
             assert!(!deadline.has_passed(), "{name} took {:?}", deadline.elapsed());
             put(&cluster, "/k").await.unwrap();
         }
-        let refused = load(&cluster, 0, &golden("probe"), &["--name", "probe", "--config-json", "{\"invalid\":true}"]);
+        let refused = load(
+            &cluster,
+            0,
+            &written(&cluster, "probe", &PluginFile::golden("probe")),
+            &["--name", "probe", "--config-json", "{\"invalid\":true}"],
+        );
         assert!(refused.refusal().contains("invalid: it was asked to find fault"), "{refused:?}");
-        let refused = load(&cluster, 0, &golden("probe"), &["--name", "probe", "--config-json", "{\"colour\":1}"]);
+        let refused = load(
+            &cluster,
+            0,
+            &written(&cluster, "probe", &PluginFile::golden("probe")),
+            &["--name", "probe", "--config-json", "{\"colour\":1}"],
+        );
         assert!(refused.refusal().contains("unknown field `colour`"), "{refused:?}");
     });
 }
@@ -152,7 +163,13 @@ fn compile_bomb() -> String {
 fn a_damaged_cache_is_made_again() {
     block_on(async {
         let mut cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
-        load(&cluster, 0, &golden("probe"), &["--name", "probe", "--config-json", "{\"value_bytes_max\":0}"]).json();
+        load(
+            &cluster,
+            0,
+            &written(&cluster, "probe", &PluginFile::golden("probe")),
+            &["--name", "probe", "--config-json", "{\"value_bytes_max\":0}"],
+        )
+        .json();
         ask(&cluster.members[0], &["activate", "probe"]).json();
         cluster.members[0].kill();
         let cache = cluster.members[0].data_dir().join("member/plugins");

@@ -1,0 +1,42 @@
+//! Components built once, which every host has to load: tests/golden/README.md says why.
+
+use std::path::PathBuf;
+
+use kuorum_tests::cluster::Cluster;
+use kuorum_tests::subject::{Subject, workspace};
+use serde_json::json;
+
+use crate::{block_on, load};
+
+/// Every component, with a configuration that it takes.
+const COMPONENTS: [(&str, &str); 8] = [
+    ("admission-guard", r#"{"range_deletes":{"allowed_within":["/tmp/"]}}"#),
+    ("c-guard", "{}"),
+    ("compaction-load-aware", r#"{"keep":{"minutes":10,"revisions":1000}}"#),
+    ("tiny-admission", r#"{"value_bytes_max":1000}"#),
+    ("tiny-backup-schedule", r#"{"hours":1,"keep":3}"#),
+    ("tiny-backup-target", "{}"),
+    ("tiny-compaction", r#"{"revisions":1000}"#),
+    ("tiny-quota", r#"{"percent":90}"#),
+];
+
+/// Where a component lies.
+pub(crate) fn golden(name: &str) -> PathBuf {
+    workspace().join("tests/golden").join(format!("{name}.wasm"))
+}
+
+#[test]
+fn every_golden_component_is_made_ready() {
+    let directory = std::fs::read_dir(workspace().join("tests/golden")).unwrap();
+    let names = directory.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut there: Vec<String> = names.filter_map(|name| name.strip_suffix(".wasm").map(ToOwned::to_owned)).collect();
+    there.sort();
+    assert_eq!(there, COMPONENTS.map(|(name, _)| name), "a component has come or gone");
+    block_on(async {
+        let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
+        for (name, config) in COMPONENTS {
+            let loaded = load(&cluster, 0, &golden(name), &["--name", name, "--config-json", config]).json();
+            assert_eq!((&loaded["ready"], &loaded["members"][0]["state"]), (&json!(true), &json!("ready")), "{loaded}");
+        }
+    });
+}

@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod activation;
 mod admission;
 mod command_line;
 mod followed;

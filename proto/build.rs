@@ -7,7 +7,7 @@ use prost_types::field_descriptor_proto::Type;
 use protox::prost::Message;
 
 /// Every file; imports alone would leave out those nobody imports.
-const FILES: [&str; 20] = [
+const FILES: [&str; 21] = [
     "authpb/auth.proto",
     "etcdserverpb/auth.proto",
     "etcdserverpb/cluster.proto",
@@ -18,6 +18,7 @@ const FILES: [&str; 20] = [
     "etcdserverpb/metadata.proto",
     "etcdserverpb/raft_internal.proto",
     "etcdserverpb/watch.proto",
+    "kuorum/v1/members.proto",
     "kuorum/v1/plugin_log.proto",
     "kuorum/v1/plugins.proto",
     "leasepb/lease.proto",

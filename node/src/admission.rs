@@ -12,7 +12,7 @@ use kuorum_proto::etcdserverpb::{
     AlarmRequest, CompactionRequest, DeleteRangeRequest, LeaseCheckpoint, LeaseCheckpointRequest, LeaseGrantRequest,
     LeaseRevokeRequest, PutRequest, RangeRequest, ReadSetEntry, TxnRequest,
 };
-use kuorum_proto::kuorum::v1::{PluginCommand, plugin_command};
+use kuorum_proto::kuorum::v1::{PluginCommand, TimelineMark, plugin_command};
 use kuorum_proto::membershippb::ClusterMemberAttrSetRequest;
 use prost::Message;
 
@@ -171,6 +171,11 @@ impl Gate {
         Ok(Admitted(Command::Plugin(Box::new(PluginCommand { change: Some(change) })), Judgement::default()))
     }
 
+    /// A mark of the timeline; the leader's own doing, so there is nothing to check.
+    pub(crate) fn mark(mark: TimelineMark) -> Admitted {
+        Admitted(Command::Mark(mark), Judgement::default())
+    }
+
     /// A change of the members. What it meets is looked at when it is applied; its URLs must be well-formed by now.
     pub(crate) fn membership(change: Change) -> Admitted {
         Admitted(Command::Membership(change), Judgement::default())
@@ -189,6 +194,11 @@ impl Gate {
     /// The size of the store as last looked at, and its quota, 0 being none. In bytes.
     pub(crate) fn space(&self) -> (u64, u64) {
         (self.sizes.allocated_bytes(), self.limits.quota_bytes.unwrap_or(0))
+    }
+
+    /// Of the disk that the store is on, as last looked at.
+    pub(crate) fn disk_free_bytes(&self) -> u64 {
+        self.sizes.disk_free_bytes()
     }
 
     /// Whether an alarm can be written to the log at all.
@@ -236,6 +246,7 @@ impl Command {
             Command::Alarm(request) => request.encoded_len(),
             Command::MemberAttributes(request) => request.encoded_len(),
             Command::Plugin(change) => change.encoded_len(),
+            Command::Mark(mark) => mark.encoded_len(),
             Command::Membership(change) => change.encode(0).len(),
         }
     }

@@ -18,6 +18,7 @@ use kuorum_proto::etcdserverpb::{
     alarm_request,
 };
 
+use kuorum_proto::kuorum::v1::TimelineMark;
 use kuorum_proto::membershippb::ClusterMemberAttrSetRequest;
 
 use crate::admission::{shape, space};
@@ -30,8 +31,8 @@ use crate::log::{EntryKind, LogEntry};
 use crate::metrics;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::{AppliedMark, Committed, Store, WriteTxn, Writer};
-use crate::policy::epoch;
 use crate::policy::plugins::{self, Registry};
+use crate::policy::{epoch, timeline};
 use crate::refusal::Refusal;
 use crate::sabotage::{Sabotage, is_on};
 use crate::storage::StorageError;
@@ -90,7 +91,7 @@ pub(crate) struct Applier {
     leases: Leases,
     alarms: Alarms,
     members: Members,
-    /// Of the plugins, with the policy epoch.
+    /// Of the plugins, with the policy epoch and the timeline.
     registry: Registry,
     /// Whether plugins changed since the last look.
     plugins_changed: bool,
@@ -185,6 +186,7 @@ impl Applier {
             Command::Alarm(request) => self.alarm(&request),
             Command::MemberAttributes(request) => self.member_attributes(request),
             Command::Plugin(change) => self.plugin(&change),
+            Command::Mark(mark) => Ok(self.mark(mark)),
             Command::Membership(change) => self.membership(&change),
         }
     }
@@ -201,6 +203,7 @@ impl Applier {
             | Command::Alarm(_)
             | Command::MemberAttributes(_)
             | Command::Plugin(_)
+            | Command::Mark(_)
             | Command::Membership(_) => false,
         };
         if !is_judged {
@@ -240,6 +243,7 @@ impl Applier {
             | Command::LeaseCheckpoint(_)
             | Command::Alarm(_)
             | Command::MemberAttributes(_)
+            | Command::Mark(_)
             | Command::Membership(_) => false,
         };
         if needs_space && self.alarms.no_space() { Err(Refusal::NoSpace) } else { Ok(()) }
@@ -300,6 +304,14 @@ impl Applier {
             if let Some(row) = self.leases.checkpoint(LeaseId(checkpoint.id), checkpoint.remaining_ttl) {
                 self.keep(row);
             }
+        }
+        Reply::Empty
+    }
+
+    fn mark(&mut self, mark: TimelineMark) -> Reply {
+        let (revision, compacted) = (self.writer.revision(), self.writer.compacted());
+        if let Some(row) = self.registry.timeline().add(mark, revision, compacted) {
+            self.writer.sys_put(timeline::ROW, row);
         }
         Reply::Empty
     }
@@ -367,8 +379,8 @@ impl Applier {
     }
 }
 
-/// Leases, alarms, plugins and the policy epoch as the store keeps them, and the keys attached to each lease, in place of what was
-/// known.
+/// Leases, alarms, plugins, the policy epoch and the timeline as the store keeps them, and the keys attached to each lease,
+/// in place of what was known.
 ///
 /// # Errors
 /// When a row can't be read.
@@ -390,6 +402,10 @@ pub(crate) fn recover(
         return Err(StorageError::Damaged { what: "the alarms' row" });
     }
     registry.replace(plugin::read(store)?);
+    let row = store.sys_get(timeline::ROW)?.unwrap_or_default();
+    if !registry.timeline().recover(&row) {
+        return Err(StorageError::Damaged { what: "the timeline's row" });
+    }
     let row = store.sys_get(epoch::ROW)?;
     if registry.epoch().recover(row.as_deref()) {
         Ok(())

@@ -1,8 +1,8 @@
 //! What a log entry says: one command, encoded as etcd's `InternalRaftRequest`.
 //!
 //! The field numbers are etcd's, so that etcd's tools can read our log; Kuorum's additions (policy epoch, read set,
-//! changes of plugins) use numbers from 2000 up in the request header. Decoding never trusts its input: the nesting of transactions, the one
-//! recursive part of the interface, is decoded here with a bound of its own.
+//! changes of plugins, marks of the timeline) use numbers from 2000 up in the request header. Decoding never trusts its
+//! input: the nesting of transactions, the one recursive part of the interface, is decoded here with a bound of its own.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use kuorum_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseRevokeRequest, PutRequest, RangeRequest, ReadSetEntry, RequestHeader, RequestOp,
     TxnRequest, request_op,
 };
-use kuorum_proto::kuorum::v1::PluginCommand;
+use kuorum_proto::kuorum::v1::{PluginCommand, TimelineMark};
 use kuorum_proto::membershippb::ClusterMemberAttrSetRequest;
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, check_wire_type, decode_key, decode_varint, skip_field};
@@ -44,6 +44,7 @@ pub(crate) struct Judgement {
     pub(crate) read_set: Vec<ReadSetEntry>,
 }
 
+#[cfg(test)]
 impl Judgement {
     /// Of policies that read nothing.
     pub(crate) fn under(epoch: u64) -> Judgement {
@@ -66,6 +67,8 @@ pub(crate) enum Command {
     MemberAttributes(ClusterMemberAttrSetRequest),
     /// A change of the plugins. Rare, and boxed so that others need no room for it.
     Plugin(Box<PluginCommand>),
+    /// The leader notes which revision there is, and what time it is.
+    Mark(TimelineMark),
     /// A change of who the members are. Its entries are of a kind of their own, as raft must know of them.
     Membership(Change),
 }
@@ -110,6 +113,10 @@ impl Command {
                 header.plugin = Some(change);
                 None
             }
+            Command::Mark(mark) => {
+                header.mark = Some(mark);
+                None
+            }
             command => Some(command),
         };
         let header = (header != RequestHeader::default()).then_some(header);
@@ -125,7 +132,7 @@ impl Command {
             Command::LeaseCheckpoint(checkpoint) => request.lease_checkpoint = Some(checkpoint),
             Command::Alarm(alarm) => request.alarm = Some(alarm),
             Command::MemberAttributes(attributes) => request.cluster_member_attr_set = Some(attributes),
-            Command::Plugin(_) | Command::Membership(_) => unreachable!("encoded above"),
+            Command::Plugin(_) | Command::Mark(_) | Command::Membership(_) => unreachable!("encoded above"),
         }
         request.encode_to_vec().into()
     }
@@ -176,6 +183,8 @@ impl Command {
             Command::MemberAttributes(attributes)
         } else if let Some(change) = header.plugin.take() {
             Command::Plugin(change)
+        } else if let Some(mark) = header.mark.take() {
+            Command::Mark(mark)
         } else {
             return Err(DecodeError::Unknown);
         };
@@ -373,6 +382,14 @@ mod tests {
         assert_eq!(number(&encoded), Some(5));
         let (_, command) = Command::decode(EntryKind::Normal, encoded).unwrap();
         assert_eq!(command, Command::Plugin(Box::new(change)));
+    }
+
+    #[test]
+    fn a_mark_survives_the_log() {
+        let mark = Command::Mark(TimelineMark { revision: 7, at_ms: 1_700_000_000_000 });
+        let (header, command) =
+            Command::decode(EntryKind::Normal, mark.clone().encode(0, Judgement::default())).unwrap();
+        assert_eq!((header, command), (RequestHeader::default(), mark));
     }
 
     proptest::proptest! {

@@ -1,13 +1,15 @@
 //! Upkeep: what a member does by itself, beside serving requests.
 //!
-//! Three threads. The *disk* thread ([`disk`]) does what may take long, one thing at a time: carry compactions out on
+//! Four threads. The *disk* thread ([`disk`]) does what may take long, one thing at a time: carry compactions out on
 //! disk, defragment, make the store durable, dump the key index. The *clock* thread ([`clock`]) looks at the time ten
 //! times a second: leases that ran out, compactions that are due, the room on the disk, a commit that hangs. The
-//! *prepare* thread ([`preparation`]) makes plugins ready that were loaded. None touches the replicated state; what they
+//! *prepare* thread ([`preparation`]) makes plugins ready that were loaded, and the *plan* thread ([`planning`]) asks those
+//! of compaction what to do. None touches the replicated state; what they
 //! find becomes a proposal.
 
 pub(crate) mod clock;
 pub(crate) mod disk;
+pub(crate) mod planning;
 pub(crate) mod preparation;
 
 use crossbeam_channel::{Receiver, Sender};
@@ -53,6 +55,11 @@ impl Upkeep {
         let (done, answer) = oneshot::channel();
         self.jobs.try_send(Job::Defragment(done)).map_err(|_| Refusal::TooManyRequests)?;
         answer.await.map_err(|_| Refusal::Stopped)?
+    }
+
+    /// The revision up to which compactions have been carried out on disk.
+    pub(crate) fn compacted_to(&self) -> Revision {
+        Revision(*self.compacted.borrow())
     }
 
     /// Resolves once the compaction to this revision, or a later one, is carried out on disk.

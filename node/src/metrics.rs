@@ -13,15 +13,18 @@ mod peer;
 mod plugin;
 mod process;
 mod registrar;
+mod window;
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(crate) use group::{Client, Disk, Health, Lease, Mvcc, Server, Watch};
 pub(crate) use method::MethodCounts;
 use metrics_exporter_prometheus::PrometheusHandle;
 pub(crate) use peer::Peer;
-pub(crate) use plugin::{Plugin, Policies, UserKind, UserSeries};
+pub(crate) use plugin::{Plans, Plugin, Policies, UserKind, UserSeries};
 pub(crate) use process::descriptors_max;
+pub(crate) use window::{SLICE, Window};
 
 use self::registrar::Registrar;
 
@@ -37,6 +40,7 @@ pub(crate) struct Metrics {
     pub(crate) methods: MethodCounts,
     policies: OnceLock<Policies>,
     plugin_names: plugin::Names,
+    pub(crate) recent: Recent,
     user_names: plugin::UserNames,
     registrar: Registrar,
     handle: PrometheusHandle,
@@ -50,6 +54,32 @@ pub(crate) struct Identity<'a> {
     /// The member's id in hexadecimal.
     pub(crate) server_id: &'a str,
     pub(crate) quota_bytes: i64,
+}
+
+/// What policies are told of the last minute.
+#[derive(Default)]
+pub(crate) struct Recent {
+    /// Writes of this member's clients, from being proposed to being answered.
+    pub(crate) writes: Window,
+    pub(crate) fsyncs: Window,
+    writes_per_s: AtomicU32,
+}
+
+impl Recent {
+    pub(crate) fn set_writes_per_s(&self, mean: u32) {
+        self.writes_per_s.store(mean, Ordering::Relaxed);
+    }
+
+    /// Of the cluster, as this member applied them.
+    pub(crate) fn writes_per_s(&self) -> u32 {
+        self.writes_per_s.load(Ordering::Relaxed)
+    }
+
+    /// To be called every [`SLICE`], by one thread.
+    pub(crate) fn turn(&self) {
+        self.writes.turn();
+        self.fsyncs.turn();
+    }
 }
 
 static METRICS: OnceLock<Metrics> = OnceLock::new();
@@ -100,6 +130,7 @@ impl Metrics {
             methods: MethodCounts::register(&registrar, extensive),
             policies: OnceLock::new(),
             plugin_names: plugin::Names::default(),
+            recent: Recent::default(),
             user_names: plugin::UserNames::default(),
             registrar,
             handle,
@@ -125,6 +156,11 @@ impl Metrics {
     /// The series of a plugin, which appear now and stay. The same for each call.
     pub(crate) fn plugin(&self, name: &str) -> Plugin {
         Plugin::register(&self.registrar, self.plugin_names.label(name))
+    }
+
+    /// The series of a plugin that is asked what to compact. The same for each call.
+    pub(crate) fn plans(&self, plugin: &str) -> Plans {
+        Plans::register(&self.registrar, self.plugin_names.label(plugin))
     }
 
     /// A series that a plugin makes, shown as `plugin_user_<name>`. `None` if it can't have it. The caller bounds how many

@@ -44,7 +44,7 @@ use parking_lot::Mutex;
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, HasSelf, InstancePre, Linker};
 
-pub(crate) use self::admission::{Code, Ctx, Judged, Op, Question, ReadKey, Space, Verdict};
+pub(crate) use self::admission::{Code, Ctx, Judged, Op, Question, Space, Verdict};
 pub(crate) use self::author::{Trial, component_of, manifest_of, stated};
 pub(crate) use self::breaker::Health;
 pub(crate) use self::compaction::{Input, LastRun, Mark, MemberSpace, Plan, Planned};

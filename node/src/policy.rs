@@ -1,7 +1,9 @@
 //! The operator's policies: the question, the answer, the native default, the guard rails.
 //!
-//! In this release every answer is the native default, which is etcd's own behaviour.
+//! Where no plugin is enforced, every answer is the native default, which is etcd's own behaviour.
 
 pub(crate) mod compaction;
 pub(crate) mod epoch;
+pub(crate) mod plan;
 pub(crate) mod plugins;
+pub(crate) mod timeline;

@@ -149,12 +149,6 @@ impl Roster {
         &self.0.tail
     }
 
-    /// What was prepared of a revision on this member, in force or not.
-    pub(crate) fn prepared(&self, identity: &[u8]) -> Option<Prepared> {
-        let made = self.0.made.lock();
-        made.get(identity).and_then(|made| made.outcome.as_ref()?.as_ref().ok().cloned())
-    }
-
     // ---- the prepare thread
 
     /// What a revision wants to be asked about is known.

@@ -16,6 +16,7 @@ mod auth;
 mod call;
 mod cluster;
 mod connection;
+pub(crate) mod errands;
 mod frame;
 mod grpc;
 mod health;
@@ -80,6 +81,7 @@ pub(crate) struct Node {
     pub(crate) gate: Gate,
     pub(crate) peers: Peers,
     pub(crate) questions: leader::Questions,
+    pub(crate) errands: errands::Errands,
     pub(crate) plugins: Registry,
     /// What this member asks of them.
     pub(crate) roster: Roster,

@@ -28,10 +28,11 @@ use crate::consensus::inlet::Inlet;
 use crate::consensus::tail::Tail;
 use crate::consensus::{self, runner};
 use crate::lease::{self, Leases};
-use crate::maintenance::{self, Upkeep, clock, disk, preparation};
+use crate::maintenance::{self, Upkeep, clock, disk, planning, preparation};
 use crate::mvcc::revision::Revision;
 use crate::mvcc::{CurrentStore, Store};
 use crate::policy::compaction::{Mode, Schedule};
+use crate::policy::plan::Decides;
 use crate::policy::plugins::{Registry, TrustedKeys};
 use crate::refusal::Refusal;
 use crate::roster::Roster;
@@ -271,7 +272,7 @@ impl Running {
             peers, store, snapshots_in, snapshots_out,
         } = Base::new(config, &data)?;
         let (stop, stopped) = crossbeam_channel::bounded(0);
-        let plugin_cache = data.path.join("member").join("plugins");
+        let plugin_decides = Decides::default();
         let (compactions, compactions_due) = compaction_queue(&data.store);
         let (durability, durability_wanted) = crossbeam_channel::bounded(1);
         let (upkeep, disk_jobs, compacted) = Upkeep::with_queue();
@@ -313,7 +314,9 @@ impl Running {
             leases: leases.clone(),
             sizes,
             schedule: Schedule::new(mode(config.compaction.auto), clock::now_ms(started)),
-            dirs: [data.path, config.member.wal_dir()],
+            plugin_decides: plugin_decides.clone(),
+            registry: registry.clone(),
+            dirs: [data.path.clone(), config.member.wal_dir()],
             room,
             started,
             stop: stopped.clone(),
@@ -326,10 +329,11 @@ impl Running {
         #[rustfmt::skip]
         let node = Arc::new(rpc::Node {
             limits, rules: change_rules(config), facts, consensus: handle, store, leases, alarms, members: data.members,
-            watch: hub, upkeep, gate, peers, questions, plugins: registry, roster, trusted_keys, plugins_changed,
-            patience: patience(config), started,
+            watch: hub, upkeep, gate, peers, questions, errands: rpc::errands::Errands::new(), plugins: registry, roster,
+            trusted_keys, plugins_changed, patience: patience(config), started,
         });
-        prepare_plugins(&node, plugin_cache, readied, to_prepare, stopped)?;
+        plan_compactions(&node, plugin_decides, stopped.clone())?;
+        prepare_plugins(&node, data.path.join("member").join("plugins"), readied, to_prepare, stopped)?;
         Ok(Running { node, office, raft, apply_queue, apply, watch, clock, disk, departed, stop, _lock: data.lock })
     }
 
@@ -427,6 +431,26 @@ fn prepare_plugins(
         stop,
     };
     preparation::start(parts).map(|_| ())
+}
+
+/// Starts to ask plugins what to compact. Not waited for at a stop: what it waits for may take long, and the next leader
+/// asks anew.
+fn plan_compactions(node: &rpc::Node, decides: Decides, stop: Receiver<()>) -> std::io::Result<()> {
+    let parts = planning::Parts {
+        store: node.store.clone(),
+        consensus: node.consensus.clone(),
+        gate: node.gate.clone(),
+        member: node.facts.member_id,
+        members: node.members.clone(),
+        registry: node.plugins.clone(),
+        roster: node.roster.clone(),
+        upkeep: node.upkeep.clone(),
+        neighbours: Box::new(node.errands.clone()),
+        decides,
+        started: node.started,
+        stop,
+    };
+    planning::start(parts).map(|_| ())
 }
 
 /// Compactions on their way to the disk thread. The first is the newest before this start: where a crash interrupted its

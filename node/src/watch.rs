@@ -24,7 +24,7 @@ mod synced;
 mod watcher;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -36,11 +36,15 @@ use crate::cluster::Facts;
 use crate::consensus::inbox::Inbox;
 use crate::maintenance::clock::now_ms;
 use crate::metrics;
+use crate::mvcc::revision::Revision;
 use crate::mvcc::{Committed, Store};
 use crate::watch::outbox::Outbox;
 
 /// How long the watch thread sleeps without work: the precision of progress notices.
 const TICK: Duration = Duration::from_millis(100);
+
+/// How often the slowest watcher is looked for: with a million watchers that takes some 10 ms.
+const SLOWEST_LOOK_MS: u64 = 1_000;
 
 /// Bytes that may wait for a client before its further requests are left unread.
 const UNREAD_BYTES_MAX: usize = 32 << 20;
@@ -64,12 +68,25 @@ struct Queue {
     /// Bytes of changes that wait in `events`.
     waiting_bytes: AtomicUsize,
     next_stream: AtomicU64,
+    /// The lowest revision that a watcher behind still needs, when last looked at; 0 when none is behind.
+    slowest: AtomicI64,
 }
 
 enum Message {
     Event(Event),
     Changes(Committed, usize),
     Stop,
+}
+
+impl Queue {
+    fn new() -> Queue {
+        Queue {
+            events: Inbox::new(),
+            waiting_bytes: AtomicUsize::new(0),
+            next_stream: AtomicU64::new(0),
+            slowest: AtomicI64::new(0),
+        }
+    }
 }
 
 /// Where streams are opened. Cheap to clone.
@@ -110,7 +127,7 @@ pub(crate) fn start(
     let thread = std::thread::Builder::new().name("watch".into()).spawn({
         let queue = Arc::clone(&queue);
         move || {
-            let mut turns = Turns { queue, core: Core::new(store, facts, options), more: false };
+            let mut turns = Turns::new(queue, Core::new(store, facts, options));
             while turns.take(TICK, || now_ms(started)) {
                 show(turns.core.counts());
             }
@@ -123,12 +140,11 @@ pub(crate) fn start(
 #[cfg(any(test, feature = "sim"))]
 pub(crate) fn in_turns(store: Store, facts: Arc<Facts>, options: Options) -> (Hub, Feed, Turns) {
     let (hub, feed, queue) = ways_in(options);
-    (hub, feed, Turns { queue, core: Core::new(store, facts, options), more: false })
+    (hub, feed, Turns::new(queue, Core::new(store, facts, options)))
 }
 
 fn ways_in(options: Options) -> (Hub, Feed, Arc<Queue>) {
-    let queue =
-        Arc::new(Queue { events: Inbox::new(), waiting_bytes: AtomicUsize::new(0), next_stream: AtomicU64::new(0) });
+    let queue = Arc::new(Queue::new());
     let hub = Hub { queue: Arc::clone(&queue), resume_bytes: options.stream_bytes_max / 2 };
     let feed = Feed { queue: Arc::clone(&queue), bytes_max: options.feed_bytes_max };
     (hub, feed, queue)
@@ -140,9 +156,14 @@ pub(crate) struct Turns {
     core: Core,
     /// Watchers could be brought forward at once.
     more: bool,
+    slowest_look_ms: u64,
 }
 
 impl Turns {
+    fn new(queue: Arc<Queue>, core: Core) -> Turns {
+        Turns { queue, core, more: false, slowest_look_ms: 0 }
+    }
+
     /// Takes in what has arrived, waiting for it if nothing is left to do. Returns false at a stop.
     pub(crate) fn take(&mut self, wait: Duration, now_ms: impl FnOnce() -> u64) -> bool {
         let mut messages = Vec::new();
@@ -162,8 +183,14 @@ impl Turns {
                 }
             }
         }
-        self.core.handle(Event::Tick { now_ms: now_ms() });
+        let now_ms = now_ms();
+        self.core.handle(Event::Tick { now_ms });
         self.more = self.core.catch_up();
+        if now_ms >= self.slowest_look_ms {
+            self.slowest_look_ms = now_ms + SLOWEST_LOOK_MS;
+            let slowest = self.core.slowest().map_or(0, |revision| revision.0);
+            self.queue.slowest.store(slowest, Ordering::Relaxed);
+        }
         true
     }
 
@@ -207,6 +234,12 @@ impl Feed {
 }
 
 impl Hub {
+    /// The lowest revision that a watcher still needs that is behind, as of a second ago. `None` when none is.
+    pub(crate) fn slowest_watcher(&self) -> Option<Revision> {
+        let slowest = self.queue.slowest.load(Ordering::Relaxed);
+        (slowest != 0).then_some(Revision(slowest))
+    }
+
     /// Opens a stream for one client.
     pub(crate) fn open(&self) -> (WatchRequests, WatchResponses) {
         let stream = self.queue.next_stream.fetch_add(1, Ordering::Relaxed);
@@ -288,7 +321,7 @@ mod tests {
     use crate::cluster::{ClusterId, MemberId};
     use crate::mvcc::filter::Floor;
     use crate::mvcc::query::{Change, ChangeKind, Previous};
-    use crate::mvcc::revision::{ChangeId, Revision};
+    use crate::mvcc::revision::ChangeId;
     use crate::mvcc::{self, AppliedMark, MvccOptions};
     use crate::storage::Storage;
 
@@ -302,11 +335,7 @@ mod tests {
 
     #[test]
     fn changes_past_the_bound_are_not_passed_on_while_others_wait() {
-        let queue = Arc::new(Queue {
-            events: Inbox::new(),
-            waiting_bytes: AtomicUsize::new(0),
-            next_stream: AtomicU64::new(0),
-        });
+        let queue = Arc::new(Queue::new());
         let mut feed = Feed { queue: Arc::clone(&queue), bytes_max: 1_000 };
         // The first is passed on whatever its size; a batch without changes always is.
         for (revision, bytes) in [(2, 5_000), (3, 10), (3, 0)] {

@@ -69,7 +69,7 @@ const EDGES: [Edge; 14] = [
         ],
     },
     Edge { name: "SystemTime::now", allowed: &["trace", "server", "maintenance", "rpc/cluster"] },
-    Edge { name: "rand", allowed: &["server", "consensus", "rpc"] },
+    Edge { name: "rand", allowed: &["server", "consensus", "rpc", "maintenance/planning"] },
     Edge { name: "protobuf", allowed: &["consensus"] },
 ];
 

@@ -12,20 +12,35 @@ const KEY_COST: u64 = 256;
 
 /// The store's size as last looked at by upkeep. Cheap to clone and to read.
 #[derive(Clone, Default)]
-pub(crate) struct Sizes(Arc<AtomicU64>);
+pub(crate) struct Sizes(Arc<SizesState>);
+
+#[derive(Default)]
+struct SizesState {
+    allocated_bytes: AtomicU64,
+    disk_free_bytes: AtomicU64,
+}
 
 impl Sizes {
     pub(crate) fn set_allocated_bytes(&self, bytes: u64) {
-        self.0.store(bytes, Ordering::Release);
+        self.0.allocated_bytes.store(bytes, Ordering::Release);
+    }
+
+    /// Of the disk that the store is on.
+    pub(crate) fn set_disk_free_bytes(&self, bytes: u64) {
+        self.0.disk_free_bytes.store(bytes, Ordering::Release);
+    }
+
+    pub(crate) fn disk_free_bytes(&self) -> u64 {
+        self.0.disk_free_bytes.load(Ordering::Acquire)
     }
 
     /// An estimate until the next look: what was just written went to disk.
     pub(crate) fn add_allocated_bytes(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Ordering::AcqRel);
+        self.0.allocated_bytes.fetch_add(bytes, Ordering::AcqRel);
     }
 
     pub(crate) fn allocated_bytes(&self) -> u64 {
-        self.0.load(Ordering::Acquire)
+        self.0.allocated_bytes.load(Ordering::Acquire)
     }
 }
 

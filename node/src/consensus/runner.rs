@@ -148,9 +148,10 @@ impl LogWriter {
         match result {
             Ok(appended) => {
                 self.room.set_log_waits(false);
-                let metrics = &metrics::get().disk;
-                metrics.wal_fsync_seconds.record(appended.sync_seconds);
-                metrics.wal_written_bytes.increment(appended.bytes as f64);
+                let metrics = metrics::get();
+                metrics.disk.wal_fsync_seconds.record(appended.sync_seconds);
+                metrics.recent.fsyncs.record(Duration::from_secs_f64(appended.sync_seconds));
+                metrics.disk.wal_written_bytes.increment(appended.bytes as f64);
                 true
             }
             Err(error) if error.is_no_space() => {

@@ -13,7 +13,11 @@ use crate::consensus::Handle;
 use crate::lease::Leases;
 use crate::metrics;
 use crate::mvcc::CurrentStore;
+use crate::mvcc::revision::Revision;
 use crate::policy::compaction::Schedule;
+use crate::policy::plan::{Decides, Pace};
+use crate::policy::plugins::Registry;
+use crate::policy::timeline::{Marker, Timeline};
 
 /// How often the thread looks. A lease of the least TTL, two seconds, is late by a twentieth of it at most.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -28,6 +32,11 @@ const STUCK_COMMIT_MS: u64 = 10_000;
 /// restart helps. Twice what a flush may take before it counts as hanging.
 const STUCK_COMMIT_STOP_MS: u64 = 120_000;
 
+/// How often the writes are counted that policies are told of.
+const PACE_LOOK_MS: u64 = 1_000;
+#[expect(clippy::cast_possible_truncation, reason = "ten seconds")]
+const SLICE_MS: u64 = metrics::SLICE.as_millis() as u64;
+
 /// Everything the clock thread works with.
 pub(crate) struct Parts {
     pub(crate) store: CurrentStore,
@@ -36,6 +45,9 @@ pub(crate) struct Parts {
     pub(crate) leases: Leases,
     pub(crate) sizes: Sizes,
     pub(crate) schedule: Schedule,
+    /// While it does, the schedule does not.
+    pub(crate) plugin_decides: Decides,
+    pub(crate) registry: Registry,
     /// The directories of the store and of the log, which may lie on different disks.
     pub(crate) dirs: [PathBuf; 2],
     /// Told when the disk is nearly full.
@@ -48,14 +60,25 @@ pub(crate) struct Parts {
 
 /// Starts the thread. It ends when the stop channel closes.
 pub(crate) fn start(parts: Parts) -> std::io::Result<JoinHandle<()>> {
-    std::thread::Builder::new()
-        .name("clock".into())
-        .spawn(move || ClockThread { parts, commit: Commit::default() }.run())
+    std::thread::Builder::new().name("clock".into()).spawn(move || {
+        let (commit, marker, notes) = (Commit::default(), Marker::default(), Notes::default());
+        ClockThread { parts, commit, marker, notes }.run();
+    })
 }
 
 struct ClockThread {
     parts: Parts,
     commit: Commit,
+    marker: Marker,
+    notes: Notes,
+}
+
+/// What policies are told of the last minute, and when to look again.
+#[derive(Default)]
+struct Notes {
+    pace: Pace,
+    pace_due_ms: u64,
+    slice_due_ms: u64,
 }
 
 /// The store's commit under way, as last seen.
@@ -83,6 +106,15 @@ impl ClockThread {
             expire_leases(&self.parts.consensus, &self.parts.leases, &self.parts.gate, now_ms);
             checkpoint_leases(&self.parts.consensus, &self.parts.leases, now_ms);
             self.compact(now_ms);
+            let current = self.parts.store.get().revision();
+            mark_time(
+                &self.parts.consensus,
+                self.parts.registry.timeline(),
+                &mut self.marker,
+                current,
+                (now_ms, unix_ms),
+            );
+            self.notes.take(now_ms, current);
             self.watch_disk();
             self.watch_commit(now_ms);
             self.parts.store.get().free_memtables();
@@ -92,7 +124,7 @@ impl ClockThread {
     fn compact(&mut self, now_ms: u64) {
         let Some(revision) = self.parts.schedule.due(now_ms, self.parts.store.get().revision()) else { return };
         let status = self.parts.consensus.status();
-        if !status.is_leader || revision <= self.parts.store.get().compacted() {
+        if !status.is_leader || self.parts.plugin_decides.get() || revision <= self.parts.store.get().compacted() {
             return;
         }
         crate::info!("starting auto compaction", revision = revision.0);
@@ -104,6 +136,9 @@ impl ClockThread {
 
     fn watch_disk(&self) {
         self.parts.sizes.set_allocated_bytes(self.parts.store.get().sizes().allocated_bytes);
+        if let Ok(disk) = rustix::fs::statvfs(&self.parts.dirs[0]) {
+            self.parts.sizes.set_disk_free_bytes(disk.f_bavail * disk.f_frsize);
+        }
         let looks = self.parts.dirs.iter().filter_map(|dir| {
             let disk = rustix::fs::statvfs(dir).ok()?;
             let (free, whole) = (disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize);
@@ -129,6 +164,20 @@ impl ClockThread {
                 sequence = sequence,
                 "waited-ms" = waited_ms
             ),
+        }
+    }
+}
+
+impl Notes {
+    fn take(&mut self, now_ms: u64, current: Revision) {
+        let recent = &metrics::get().recent;
+        if now_ms >= self.pace_due_ms {
+            self.pace_due_ms = now_ms + PACE_LOOK_MS;
+            recent.set_writes_per_s(self.pace.look(now_ms, current));
+        }
+        if now_ms >= self.slice_due_ms {
+            self.slice_due_ms = now_ms + SLICE_MS;
+            recent.turn();
         }
     }
 }
@@ -182,13 +231,31 @@ pub(crate) fn checkpoint_leases(consensus: &Handle, leases: &Leases, now_ms: u64
     }
 }
 
+/// Has the leader note revision and time, when that is due. The times are those of the process and of the machine.
+pub(crate) fn mark_time(
+    consensus: &Handle,
+    timeline: &Timeline,
+    marker: &mut Marker,
+    current: Revision,
+    (now_ms, unix_ms): (u64, impl FnOnce() -> u64),
+) {
+    let status = consensus.status();
+    if !status.is_settled {
+        return;
+    }
+    // Refused under overload or lost: the next one says as much.
+    if let Some(mark) = marker.due(timeline, current, now_ms, unix_ms) {
+        consensus.propose_in_term(Gate::mark(mark), status.term).ok();
+    }
+}
+
 /// Milliseconds of monotonic time since the process started: the `now` that the core is handed.
 #[expect(clippy::disallowed_methods, reason = "the clock seam of leases and upkeep")]
 pub(crate) fn now_ms(started: Instant) -> u64 {
     u64::try_from(Instant::now().duration_since(started).as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Milliseconds since 1970 by the machine's clock, for plugins alone: nothing that members have to agree on rests on it.
+/// Milliseconds since 1970 by the machine's clock, for plugins, and for the timeline that they are shown.
 #[expect(clippy::disallowed_methods, reason = "the clock seam of plugins")]
 pub(crate) fn unix_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))

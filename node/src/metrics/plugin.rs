@@ -17,6 +17,8 @@ const TRAPS: &str = "plugin_traps_total";
 const TIMEOUTS: &str = "plugin_timeouts_total";
 const FAILURES: &str = "plugin_failures_total";
 const LINES_DROPPED: &str = "plugin_log_lines_dropped_total";
+const PLANS: &str = "plugin_plans_total";
+const DEFRAGMENTS: &str = "plugin_defragments_total";
 const SERIES_REFUSED: &str = "plugin_user_series_refused_total";
 
 /// Names of plugins that have series of their own, for as long as the process runs: a series can't be taken back.
@@ -47,6 +49,46 @@ impl Policies {
             epoch: r.gauge("plugin_policy_epoch", "The policy epoch that is in force on this member."),
             stale_epochs: judged_again("policy-epoch"),
             stale_reads: judged_again("read-set"),
+        }
+    }
+}
+
+/// Moved by whoever asks plugins of compaction. The same series for each plugin of a name.
+pub(crate) struct Plans {
+    /// Of plans that are followed, and of those in shadow.
+    pub(crate) enforced: Outcomes,
+    pub(crate) shadow: Outcomes,
+    pub(crate) defragmented: Counter,
+    pub(crate) not_defragmented: Counter,
+}
+
+/// Of plans, by what became of them.
+pub(crate) struct Outcomes {
+    pub(crate) compacted: Counter,
+    /// Not as far as planned, or not at all: a guard rail.
+    pub(crate) clamped: Counter,
+    pub(crate) nothing: Counter,
+    /// There was no plan, and the native schedule applied.
+    pub(crate) failed: Counter,
+}
+
+impl Plans {
+    pub(super) fn register(r: &Registrar, plugin: &str) -> Plans {
+        let outcomes = |mode| {
+            let of = |outcome| r.labelled_counter(PLANS, [("plugin", plugin), ("mode", mode), ("outcome", outcome)]);
+            Outcomes {
+                compacted: of("compacted"),
+                clamped: of("clamped"),
+                nothing: of("nothing"),
+                failed: of("failed"),
+            }
+        };
+        let defragments = |outcome| r.labelled_counter(DEFRAGMENTS, [("plugin", plugin), ("outcome", outcome)]);
+        Plans {
+            enforced: outcomes("enforce"),
+            shadow: outcomes("shadow"),
+            defragmented: defragments("done"),
+            not_defragmented: defragments("failed"),
         }
     }
 }
@@ -101,6 +143,8 @@ impl Plugin {
         r.describe_counter(TRAPS, "Calls that the plugin did not survive, those that ran out of a budget among them.");
         r.describe_counter(TIMEOUTS, "Calls that ran out of fuel or of time.");
         r.describe_counter(FAILURES, "Calls that the plugin answered with a failure.");
+        r.describe_counter(PLANS, "What the plugin planned to compact, by what became of it.");
+        r.describe_counter(DEFRAGMENTS, "Members that the plugin had defragmented.");
         r.describe_counter(LINES_DROPPED, "Log lines of the plugin beyond what it may write in a second.");
         r.describe_counter(SERIES_REFUSED, "Calls for a metric that the plugin may not have.");
     }

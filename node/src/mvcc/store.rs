@@ -126,6 +126,11 @@ impl Store {
         self.0.written_bytes.load(Ordering::Acquire).saturating_sub(freed) + FIXED_ROWS_BYTES
     }
 
+    /// Bytes of rows that compactions made superfluous so far.
+    pub(crate) fn freed_bytes(&self) -> u64 {
+        self.0.freed_bytes.load(Ordering::Acquire)
+    }
+
     /// Frees memory that the engine is done with. Takes up to tens of milliseconds.
     pub(crate) fn free_memtables(&self) {
         self.0.storage.free_memtables();

@@ -104,6 +104,11 @@ impl Writer {
         self.revision
     }
 
+    /// -1 before the first compaction.
+    pub(crate) fn compacted(&self) -> Revision {
+        self.compacted
+    }
+
     /// Begins one request.
     pub(crate) fn txn(&mut self) -> WriteTxn<'_> {
         WriteTxn::new(self)

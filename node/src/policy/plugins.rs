@@ -33,6 +33,7 @@ pub(crate) use signature::{TrustedKeys, keys_of_pem};
 
 use crate::cluster::{Member, MemberId};
 use crate::policy::epoch::Epoch;
+use crate::policy::timeline::Timeline;
 
 /// Plugins that a cluster may have. Admission asks each that matches, one after the other.
 pub(crate) const PLUGINS_MAX: usize = 32;
@@ -142,11 +143,12 @@ pub(crate) fn is_ready(revision: &PluginRevision, member: MemberId) -> bool {
     revision.acks.iter().any(|ack| ack.member_id == member.0 && ack.failure.is_empty())
 }
 
-/// The plugins and the policy epoch as of the last applied entry. Cheap to clone; apply alone changes it.
+/// The plugins, the policy epoch and the timeline as of the last applied entry. Cheap to clone; apply alone changes it.
 // A lock, since every shard reads while apply writes; held for a copy of what was asked for.
 #[derive(Clone, Default)]
 pub(crate) struct Registry {
     epoch: Epoch,
+    timeline: Timeline,
     state: Arc<RwLock<State>>,
     /// Called with what is in force whenever that may have changed, before anybody can see it.
     observer: Arc<OnceLock<Observer>>,
@@ -158,6 +160,11 @@ impl Registry {
     /// The policy epoch, for whoever has requests judged.
     pub(crate) fn epoch(&self) -> Epoch {
         self.epoch.clone()
+    }
+
+    /// Which revision there was when, for policies that think in times.
+    pub(crate) fn timeline(&self) -> &Timeline {
+        &self.timeline
     }
 
     /// Every plugin, by name.

@@ -89,7 +89,10 @@ pub(super) async fn agreed(
             }
             admission => {
                 let command = node.admitted(admission).await?;
-                match node.consensus.propose(command).await {
+                let proposed = Instant::now();
+                let answer = node.consensus.propose(command).await;
+                metrics::get().recent.writes.record(proposed.elapsed());
+                match answer {
                     Err(stale @ (Refusal::StalePolicy | Refusal::StaleReads)) => {
                         let counts = metrics::get().policies();
                         match stale {

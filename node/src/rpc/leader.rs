@@ -1,10 +1,11 @@
 //! What only the leader knows: how long a lease has to live, and how far a learner has come. Any member may be asked;
-//! another than the leader passes the question on and the answer back.
+//! another than the leader passes the question on and the answer back. The other way round the leader asks a member how it
+//! is off, or to defragment (see [`super::errands`]).
 //!
 //! Questions and answers are frames between members (see [`crate::transport`]):
 //!
 //! ```text
-//! question  number u64, what u8 (0 renew, 1 time to live, 2 promote), the request in protobuf
+//! question  number u64, what u8 (0 renew, 1 time to live, 2 promote, 3 space, 4 defragment), the request in protobuf
 //! answer    number u64, outcome u8 (0 answered, else why not), the response in protobuf
 //! ```
 
@@ -17,7 +18,7 @@ use parking_lot::Mutex;
 use prost::Message;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Node, cluster, lease};
+use super::{Node, cluster, errands, lease};
 use crate::cluster::MemberId;
 use crate::consensus::inlet;
 use crate::refusal::Refusal;
@@ -37,9 +38,11 @@ pub(super) enum What {
     Renew,
     TimeToLive,
     Promote,
+    Space,
+    Defragment,
 }
 
-const QUESTIONS: [What; 3] = [What::Renew, What::TimeToLive, What::Promote];
+const QUESTIONS: [What; 5] = [What::Renew, What::TimeToLive, What::Promote, What::Space, What::Defragment];
 
 /// A question of another member.
 pub(super) struct Question {
@@ -79,7 +82,13 @@ impl Questions {
     }
 
     /// Asks a member and waits for its answer.
-    async fn ask(&self, peers: &Peers, leader: MemberId, what: What, request: &impl Message) -> Result<Bytes, Refusal> {
+    pub(super) async fn ask(
+        &self,
+        peers: &Peers,
+        member: MemberId,
+        what: What,
+        request: &impl Message,
+    ) -> Result<Bytes, Refusal> {
         let (sender, answer) = oneshot::channel();
         let number = {
             let (last, asked) = &mut *self.0.asked.lock();
@@ -87,12 +96,12 @@ impl Questions {
                 return Err(Refusal::TooManyRequests);
             }
             *last += 1;
-            asked.insert(*last, (leader, sender));
+            asked.insert(*last, (member, sender));
             *last
         };
         // Whatever ends the wait, the answer is then no longer waited for.
         let _forgets = Forgets { questions: self, number };
-        let sent = peers.send(leader, Stream::Requests, true, Kind::Ask, |out| {
+        let sent = peers.send(member, Stream::Requests, true, Kind::Ask, |out| {
             out.put_u64_le(number);
             out.put_u8(what as u8);
             out.extend_from_slice(&request.encode_to_vec());
@@ -149,6 +158,8 @@ async fn answer(node: Arc<Node>, question: Question) {
         What::Renew => decoded(&node, request, lease::keep_alive_here).await,
         What::TimeToLive => decoded(&node, request, lease::time_to_live_here).await,
         What::Promote => decoded(&node, request, cluster::promote_here).await,
+        What::Space => decoded(&node, request, errands::space_here).await,
+        What::Defragment => decoded(&node, request, errands::defragment_here).await,
     };
     let (code, bytes) = match answer {
         Ok(bytes) => (0, bytes),

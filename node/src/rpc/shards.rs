@@ -211,7 +211,8 @@ impl Shard {
             tokio::spawn(watch_leader(Arc::clone(&self.front), leaderless));
             tokio::spawn(fold_samples());
             let node = Arc::clone(&self.front.node);
-            tokio::spawn(node.questions.clone().answer_all(node));
+            tokio::spawn(node.questions.clone().answer_all(Arc::clone(&node)));
+            tokio::spawn(node.errands.clone().run_all(node));
         }
         let pages = connection::Pages::new(&self.front);
         let stopping = becomes_true(self.front.stopping.clone());

@@ -229,7 +229,7 @@ impl History {
                 }
                 0
             }
-            Command::LeaseCheckpoint(_) | Command::Alarm(_) | Command::MemberAttributes(_) => 0,
+            Command::LeaseCheckpoint(_) | Command::Alarm(_) | Command::MemberAttributes(_) | Command::Mark(_) => 0,
         };
         self.revision += i64::from(self.changed);
         Ok(Outcome::Done { revision: self.revision, detail })

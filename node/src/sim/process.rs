@@ -35,6 +35,7 @@ use crate::maintenance::{COMPACTIONS_MAX, clock};
 use crate::mvcc::revision::Revision;
 use crate::mvcc::{AppliedMark, CurrentStore, Store, Writer};
 use crate::policy::plugins::Registry;
+use crate::policy::timeline::Marker;
 use crate::sim::member::{CLUSTER, identity};
 use crate::sim::plan::{Plan, TICK_MS};
 use crate::sim::random::Random;
@@ -124,6 +125,7 @@ pub(super) struct Process {
     guests: BTreeSet<u64>,
     /// How often others have refused this member as removed.
     removals_told: AtomicU64,
+    marker: Marker,
     durability: (Sender<()>, Receiver<()>),
     compactions: Receiver<Revision>,
     /// When this process was started, in the world's time.
@@ -225,6 +227,7 @@ impl Process {
             departed,
             guests: BTreeSet::new(),
             removals_told: AtomicU64::new(0),
+            marker: Marker::default(),
             durability: bounded(1),
             compactions,
             started_ms: now_ms,
@@ -592,6 +595,8 @@ impl Process {
     pub(super) fn clock_look(&mut self, now_ms: u64) {
         clock::expire_leases(&self.handle, &self.leases, &self.gate, self.clock_ms(now_ms));
         clock::checkpoint_leases(&self.handle, &self.leases, self.clock_ms(now_ms));
+        let (current, times) = (self.store().revision(), (self.clock_ms(now_ms), || now_ms));
+        clock::mark_time(&self.handle, self.registry.timeline(), &mut self.marker, current, times);
     }
 
     /// The disk thread: compactions, and the store made durable.

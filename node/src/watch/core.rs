@@ -195,6 +195,18 @@ impl Core {
         }
     }
 
+    /// The lowest revision that a watcher behind has to be told of, those among them whose client does not read.
+    pub(super) fn slowest(&self) -> Option<Revision> {
+        if self.watchers.len() == self.synced.len() {
+            return None;
+        }
+        let next = |watcher: &Watcher| match watcher.standing {
+            Standing::Behind { next } => Some(next),
+            Standing::Synced => None,
+        };
+        self.watchers.values().filter_map(next).min()
+    }
+
     // ---- changes
 
     fn publish(&mut self, revision: Revision, compacted: Revision, changes: Vec<Change>) {
@@ -677,12 +689,14 @@ mod tests {
             let request = WatchCreateRequest { key: "other".into(), start_revision, ..WatchCreateRequest::default() };
             core.handle(Event::Create { stream: 1, request });
         }
+        assert_eq!(core.slowest(), Some(Revision(1)));
         assert!(core.catch_up());
         assert!(core.catch_up());
         assert_eq!(core.counts().slow_watchers, 1);
+        assert!(core.slowest() > Some(Revision(1)));
         for _ in 0..4 {
             core.catch_up();
         }
-        assert_eq!(core.counts().slow_watchers, 0);
+        assert_eq!((core.counts().slow_watchers, core.slowest()), (0, None));
     }
 }

@@ -44,6 +44,7 @@ pub(crate) struct Judgement {
     pub(crate) read_set: Vec<ReadSetEntry>,
 }
 
+#[cfg(test)]
 impl Judgement {
     /// Of policies that read nothing.
     pub(crate) fn under(epoch: u64) -> Judgement {

@@ -72,6 +72,7 @@ pub struct Config {
     pub compaction: CompactionConfig,
     pub upkeep: UpkeepConfig,
     pub auth: AuthConfig,
+    pub plugins: PluginConfig,
     pub gates: FeatureGates,
     pub log: LogConfig,
 }
@@ -218,6 +219,13 @@ pub struct AuthConfig {
     pub simple_token_ttl: Duration,
     /// 4 to 31.
     pub bcrypt_cost: u32,
+}
+
+/// Which plugins this member takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginConfig {
+    /// Files of public keys, of which one has to have signed a plugin. Empty: no signature is demanded.
+    pub trusted_keys: Vec<PathBuf>,
 }
 
 /// Reads the command line (without the program's name), the environment and, if one is named, the config file.

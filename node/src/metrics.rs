@@ -38,7 +38,8 @@ pub(crate) struct Metrics {
     pub(crate) client: Client,
     pub(crate) health: Health,
     pub(crate) methods: MethodCounts,
-    pub(crate) policies: Policies,
+    policies: OnceLock<Policies>,
+    plugin_names: plugin::Names,
     pub(crate) recent: Recent,
     user_names: plugin::UserNames,
     registrar: Registrar,
@@ -127,7 +128,8 @@ impl Metrics {
             client: Client::register(&registrar),
             health: Health::register(&registrar),
             methods: MethodCounts::register(&registrar, extensive),
-            policies: Policies::register(&registrar),
+            policies: OnceLock::new(),
+            plugin_names: plugin::Names::default(),
             recent: Recent::default(),
             user_names: plugin::UserNames::default(),
             registrar,
@@ -146,18 +148,23 @@ impl Metrics {
         Peer::register(&self.registrar, local, remote)
     }
 
-    /// The series of a plugin. The same for each call.
+    /// The series of all plugins together, which appear with the first call: a cluster without plugins has none.
+    pub(crate) fn policies(&self) -> &Policies {
+        self.policies.get_or_init(|| Policies::register(&self.registrar))
+    }
+
+    /// The series of a plugin, which appear now and stay. The same for each call.
     pub(crate) fn plugin(&self, name: &str) -> Plugin {
-        Plugin::register(&self.registrar, name)
+        Plugin::register(&self.registrar, self.plugin_names.label(name))
     }
 
     /// The series of a plugin that is asked what to compact. The same for each call.
     pub(crate) fn plans(&self, plugin: &str) -> Plans {
-        Plans::register(&self.registrar, plugin)
+        Plans::register(&self.registrar, self.plugin_names.label(plugin))
     }
 
     /// A series that a plugin makes, shown as `plugin_user_<name>`. `None` if it can't have it. The caller bounds how many
-    /// it asks for.
+    /// one plugin asks for.
     pub(crate) fn plugin_user(&self, kind: UserKind, name: &str, labels: Vec<(String, String)>) -> Option<UserSeries> {
         self.user_names.series(&self.registrar, kind, name, labels)
     }

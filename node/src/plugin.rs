@@ -15,6 +15,7 @@
 //! state and knows nothing of modes, epochs or other members.
 
 mod admission;
+mod author;
 mod bindings;
 mod breaker;
 mod cache;
@@ -43,14 +44,16 @@ use parking_lot::Mutex;
 use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, HasSelf, InstancePre, Linker};
 
-pub(crate) use self::admission::{Code, Ctx, Judged, Op, Question, ReadKey, Space, Verdict};
+pub(crate) use self::admission::{Code, Ctx, Judged, Op, Question, Space, Verdict};
+pub(crate) use self::author::{Trial, component_of, manifest_of, stated};
 pub(crate) use self::breaker::Health;
 pub(crate) use self::compaction::{Input, LastRun, Mark, MemberSpace, Plan, Planned};
 pub(crate) use self::compile::Compiler;
+pub(crate) use self::host_calls::LineListener;
 pub(crate) use self::instance::{Failure, FieldProblem, Spent};
 pub(crate) use self::kv::{KvError, KvReader, KvRow};
 pub(crate) use self::limits::{AskedLimits, Limits};
-pub(crate) use self::manifest::{Manifest, OnFailure};
+pub(crate) use self::manifest::{Key, Manifest, OnFailure, OpKind, check_name};
 
 use self::admission::Pool;
 use self::bindings::exports::kuorum::policy as exports;
@@ -87,7 +90,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 5] = [Kind::Compaction, Kind::Quota, Kind::Admission, Kind::BackupSchedule, Kind::BackupTarget];
+    pub(crate) const ALL: [Kind; 5] =
+        [Kind::Compaction, Kind::Quota, Kind::Admission, Kind::BackupSchedule, Kind::BackupTarget];
 
     /// The name of its interface.
     pub(crate) fn as_str(self) -> &'static str {
@@ -101,7 +105,7 @@ impl Kind {
     }
 
     /// Whether this release asks plugins of this kind.
-    fn is_asked(self) -> bool {
+    pub(crate) fn is_asked(self) -> bool {
         match self {
             Kind::Compaction | Kind::Admission => true,
             Kind::Quota | Kind::BackupSchedule | Kind::BackupTarget => false,
@@ -169,6 +173,7 @@ pub(crate) struct Host {
     cache: Cache,
     compiler: Compiler,
     reader: Arc<dyn KvReader>,
+    listener: Option<Arc<dyn LineListener>>,
     // A lock, so that one plugin is compiled at a time whoever asks: a compiler may take gigabytes.
     compiling: Mutex<()>,
 }
@@ -185,14 +190,20 @@ impl Host {
         let mut linker = Linker::new(runtime.engine());
         bindings::AnyPlugin::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)
             .map_err(|error| format!("the calls of plugins can't be linked: {error:#}"))?;
-        Ok(Host { runtime, linker, cache, compiler, reader, compiling: Mutex::new(()) })
+        Ok(Host { runtime, linker, cache, compiler, reader, listener: None, compiling: Mutex::new(()) })
+    }
+
+    /// Has what plugins log told to somebody, of those that are prepared from now on.
+    pub(crate) fn tell_lines(&mut self, listener: Arc<dyn LineListener>) {
+        self.listener = Some(listener);
     }
 
     /// Makes the revision ready to be asked. May take as long as the component takes to compile; bounded.
     pub(crate) fn prepare(&self, revision: &Revision) -> Result<Prepared, PrepareError> {
         let inspected = inspect::inspect(&revision.component).map_err(PrepareError::File)?;
         let manifest = Manifest::parse(&inspected.manifest).map_err(PrepareError::Manifest)?;
-        let limits = granted(revision, &manifest).map_err(PrepareError::Manifest)?;
+        let limits =
+            manifest.allow(&revision.name, &revision.grants, &revision.limits).map_err(PrepareError::Manifest)?;
         let component = self.component(&revision.component)?;
         let kinds = self.kinds(&component)?;
         check_kinds(&kinds, &manifest).map_err(PrepareError::Manifest)?;
@@ -265,26 +276,14 @@ impl Host {
         let engine = self.runtime.engine();
         let ty = component.component_type();
         let exported: Vec<String> = ty.exports(engine).map(|(name, _)| name.to_owned()).collect();
-        let lifecycle = interface("lifecycle");
-        if !exported.contains(&lifecycle) {
-            let lacking = format!("the component does not export {lifecycle}: it is no plugin of this interface");
-            return Err(PrepareError::World(lacking));
-        }
-        let kinds: Vec<Kind> =
-            Kind::ALL.into_iter().filter(|kind| exported.contains(&interface(kind.as_str()))).collect();
-        if kinds.is_empty() {
-            return Err(PrepareError::World("the component answers no kind of question".to_owned()));
-        }
+        let kinds = kinds_of(&exported).map_err(PrepareError::World)?;
         // An import of types alone asks for nothing.
         let foreign = ty.imports(engine).find(|(name, import)| {
-            let is_ours = name.starts_with(PACKAGE) && name.ends_with(VERSION);
             let asks = !matches!(import.ty, ComponentItem::Type(_));
-            asks && !is_ours
+            asks && !is_ours(name)
         });
         match foreign {
-            Some((name, _)) => {
-                Err(PrepareError::World(format!("the component imports {name}, which this host does not have")))
-            }
+            Some((name, _)) => Err(PrepareError::World(foreign_import(name))),
             None => Ok(kinds),
         }
     }
@@ -304,6 +303,7 @@ impl Host {
             limits,
             reader: Arc::clone(&self.reader),
             lines: LogBudget::default(),
+            listener: self.listener.clone(),
             user_metrics: UserMetrics::default(),
             counts: metrics::get().plugin(&revision.name),
         };
@@ -323,16 +323,58 @@ fn interface(name: &str) -> String {
     format!("{PACKAGE}{name}{VERSION}")
 }
 
-/// What the revision gets, if the manifest asks for all that it is granted.
-fn granted(revision: &Revision, manifest: &Manifest) -> Result<Limits, String> {
-    if manifest.name != revision.name {
-        return Err(format!("the manifest names the plugin {}, and it was loaded as {}", manifest.name, revision.name));
+fn is_ours(interface: &str) -> bool {
+    interface.starts_with(PACKAGE) && interface.ends_with(VERSION)
+}
+
+fn foreign_import(name: &str) -> String {
+    format!("the component imports {name}, which this host does not have")
+}
+
+/// What a component with these exports answers.
+fn kinds_of(exported: &[String]) -> Result<Vec<Kind>, String> {
+    let exports = |name: &str| exported.iter().any(|exported| *exported == interface(name));
+    if !exports("lifecycle") {
+        let lifecycle = interface("lifecycle");
+        return Err(format!("the component does not export {lifecycle}: it is no plugin of this interface"));
     }
-    let asked = Prefixes::of(manifest.kv_read.iter().map(|prefix| prefix.0.as_slice()));
-    if let Some(grant) = revision.grants.iter().find(|grant| !asked.cover(grant)) {
-        return Err(format!("the grant \"{}\" is not among what kv_read asks for", grant.escape_ascii()));
+    let kinds: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| exports(kind.as_str())).collect();
+    if kinds.is_empty() {
+        return Err("the component answers no kind of question".to_owned());
     }
-    Limits::resolve(&revision.limits, &manifest.limits)
+    Ok(kinds)
+}
+
+impl Manifest {
+    /// Reads what a file says of itself, component or core module, without compiling it. The error is one sentence.
+    pub(crate) fn of_file(file: &[u8]) -> Result<Manifest, String> {
+        Manifest::parse(&inspect::inspect(file)?.manifest)
+    }
+
+    /// What a revision gets that is loaded under this name: its limits, if the manifest asks for all that it is granted.
+    /// The error is one sentence.
+    pub(crate) fn allow(
+        &self,
+        name: &str,
+        grants: &[impl AsRef<[u8]>],
+        limits: &AskedLimits,
+    ) -> Result<Limits, String> {
+        if self.name != name {
+            return Err(format!("the manifest names the plugin {}, and it was loaded as {name}", self.name));
+        }
+        let asked = Prefixes::of(self.kv_read.iter().map(|prefix| prefix.0.as_slice()));
+        if let Some(grant) = grants.iter().find(|grant| !asked.cover(grant.as_ref())) {
+            let grant = grant.as_ref().escape_ascii();
+            return Err(format!("the grant \"{grant}\" is not among what kv_read asks for"));
+        }
+        Limits::resolve(limits, &self.limits)
+    }
+
+    /// Prefixes that the manifest asks to read and of which these grants leave something out.
+    pub(crate) fn not_granted(&self, grants: &[impl AsRef<[u8]>]) -> Vec<&[u8]> {
+        let granted = Prefixes::of(grants.iter().map(AsRef::as_ref));
+        self.kv_read.iter().map(|prefix| prefix.0.as_slice()).filter(|prefix| !granted.cover(prefix)).collect()
+    }
 }
 
 fn check_kinds(kinds: &[Kind], manifest: &Manifest) -> Result<(), String> {
@@ -457,13 +499,11 @@ impl Prepared {
         match breakage {
             None => {
                 if breaker.succeeded() {
-                    plugin.counts.quarantined.set(0.0);
                     let (plugin, revision) = (plugin.name.as_str(), plugin.number);
                     crate::info!("a plugin answers again", plugin = plugin, revision = revision);
                 }
             }
             Some(failure) if breaker.failed(engine::now()) => {
-                plugin.counts.quarantined.set(1.0);
                 let (plugin, revision) = (plugin.name.as_str(), plugin.number);
                 let error = failure.to_string();
                 crate::warn!(

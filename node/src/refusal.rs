@@ -25,6 +25,10 @@ pub(crate) enum Refusal {
     NotForLearner,
     /// Kuorum's own check of a field; the sentence names the field and what is allowed.
     Invalid(String),
+    /// A file that is no plugin, or is to get what it does not ask for; the sentence says what is wrong.
+    UnfitPlugin(String),
+    /// A plugin that nobody has signed whom this member trusts; the sentence says what is wrong.
+    NotTrusted(String),
 
     // The state it meets.
     Compacted,

@@ -12,6 +12,8 @@
 
 pub(crate) mod judge;
 pub(crate) mod reader;
+mod standing;
+pub(crate) mod tail;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::plugin::{Kind, Op, Prepared, Scope};
 use crate::policy::plugins::{InForce, Registry};
+use tail::Tail;
 
 /// What this member has made of a revision so far.
 #[derive(Clone, Default)]
@@ -123,6 +126,7 @@ struct Inner {
     table: RwLock<Arc<Table>>,
     /// Whether anything is in the table, for those who ask about every request.
     has_admission: AtomicBool,
+    tail: Tail,
 }
 
 impl Roster {
@@ -145,10 +149,9 @@ impl Roster {
         Arc::clone(&self.0.table.read())
     }
 
-    /// What was prepared of a revision on this member, in force or not.
-    pub(crate) fn prepared(&self, identity: &[u8]) -> Option<Prepared> {
-        let made = self.0.made.lock();
-        made.get(identity).and_then(|made| made.outcome.as_ref()?.as_ref().ok().cloned())
+    /// Where to tell what plugins decide.
+    pub(crate) fn tail(&self) -> &Tail {
+        &self.0.tail
     }
 
     // ---- the prepare thread
@@ -181,6 +184,10 @@ impl Roster {
                 }
                 stays
             });
+        }
+        for prepared in gone.iter().filter_map(|made| made.outcome.as_ref()?.as_ref().ok()) {
+            // Another revision of the plugin may rest; that is set again whenever somebody looks.
+            prepared.counts().quarantined.set(0.0);
         }
         // Instances are freed without the lock, which apply may be waiting for.
         drop(gone);

@@ -50,7 +50,7 @@ use crate::consensus;
 use crate::lease::Leases;
 use crate::maintenance::Upkeep;
 use crate::mvcc::{CurrentStore, ReadError};
-use crate::policy::plugins::Registry;
+use crate::policy::plugins::{Registry, TrustedKeys};
 use crate::refusal::Refusal;
 use crate::roster::Roster;
 use crate::transport::Peers;
@@ -85,6 +85,8 @@ pub(crate) struct Node {
     pub(crate) plugins: Registry,
     /// What this member asks of them.
     pub(crate) roster: Roster,
+    /// Whose signatures this member takes.
+    pub(crate) trusted_keys: TrustedKeys,
     /// Tells of each change of the plugins, and of each that became ready here.
     pub(crate) plugins_changed: tokio::sync::watch::Receiver<()>,
     /// How long a request may take that waits for other members.

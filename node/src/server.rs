@@ -3,6 +3,7 @@
 mod current;
 mod data_dir;
 mod join;
+mod trusted_keys;
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -32,7 +33,7 @@ use crate::mvcc::revision::Revision;
 use crate::mvcc::{CurrentStore, Store};
 use crate::policy::compaction::{Mode, Schedule};
 use crate::policy::plan::StandIn;
-use crate::policy::plugins::Registry;
+use crate::policy::plugins::{Registry, TrustedKeys};
 use crate::refusal::Refusal;
 use crate::roster::Roster;
 use crate::roster::reader::Reader;
@@ -82,11 +83,12 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     let config = &config;
     end_on_panic();
     let started = Instant::now();
+    let trusted_keys = trusted_keys::read(&config.plugins.trusted_keys)?;
     let listeners = rpc::bind(&config.listen)?;
     say_what_starts(config);
     let data = DataDir::open(config)?;
     let number = data.number;
-    let member = Running::start(config, data, started)?;
+    let member = Running::start(config, data, trusted_keys, started)?;
     let serving = rpc::serve(Arc::clone(&member.node), listeners, member.office.clone(), &config.into())?;
     introduce(config, number, &member.node);
     serving.open();
@@ -183,6 +185,7 @@ struct Base {
     alarms: Alarms,
     registry: Registry,
     roster: Roster,
+    stand_in: StandIn,
     questions: rpc::leader::Questions,
     peers: Peers,
     store: CurrentStore,
@@ -241,6 +244,7 @@ impl Base {
             alarms,
             registry,
             roster,
+            stand_in: StandIn::default(),
             questions,
             snapshots_out: catch_up::Sender::new(store.clone(), peers.clone(), inbox_of_snapshots),
             peers,
@@ -262,21 +266,19 @@ fn start_metrics(config: &Config, identity: &cluster::Identity) {
 }
 
 impl Running {
-    fn start(config: &Config, data: DataDir, started: Instant) -> anyhow::Result<Running> {
+    fn start(config: &Config, data: DataDir, trusted_keys: TrustedKeys, started: Instant) -> anyhow::Result<Running> {
         start_metrics(config, &data.identity);
         #[rustfmt::skip]
         let Base {
             facts, office, shared, inbox, handle, room, sizes, limits, gate, leases, alarms, registry, roster, questions,
-            peers, store, snapshots_in, snapshots_out,
+            stand_in, peers, store, snapshots_in, snapshots_out,
         } = Base::new(config, &data)?;
         let (stop, stopped) = crossbeam_channel::bounded(0);
-        let stand_in = StandIn::default();
-        let plugin_cache = data.path.join("member").join("plugins");
         let (compactions, compactions_due) = compaction_queue(&data.store);
         let (durability, durability_wanted) = crossbeam_channel::bounded(1);
         let (upkeep, disk_jobs, compacted) = Upkeep::with_queue();
         let (members_changed, departed) = members_changed(&data, peers.clone());
-        let (tell_plugins_changed, plugins_readied, plugins_changed, to_prepare) = plugins_changed();
+        let PluginNews { changed, readied, changes: plugins_changed, to_prepare } = PluginNews::new();
         let (hub, feed, watch) = watch::start(data.store.clone(), Arc::clone(&facts), watch_options(config), started)?;
         let (apply_queue, apply) = apply::thread::start(apply::thread::Parts {
             applier: Applier::new(data.writer, leases.clone(), alarms.clone(), data.members.clone(), registry.clone()),
@@ -287,7 +289,7 @@ impl Running {
             applied: data.applied,
             raft: Arc::clone(&inbox),
             members_changed,
-            plugins_changed: tell_plugins_changed,
+            plugins_changed: changed,
             install: install(data.path.join("member"), data.store_name, store.clone(), snapshots_in),
             sizes: sizes.clone(),
             slow: config.upkeep.slow_apply,
@@ -316,29 +318,24 @@ impl Running {
             stand_in: stand_in.clone(),
             roster: roster.clone(),
             registry: registry.clone(),
-            dirs: [data.path, config.member.wal_dir()],
+            dirs: [data.path.clone(), config.member.wal_dir()],
             room,
             started,
             stop: stopped.clone(),
         })?;
+        #[rustfmt::skip]
         let disk = disk::start(disk::Parts {
-            store: store.clone(),
-            consensus: handle.clone(),
-            jobs: disk_jobs,
-            compactions: compactions_due,
-            durability: durability_wanted,
-            stop: stopped.clone(),
-            compacted,
-            compaction_pause: config.compaction.pause,
+            store: store.clone(), consensus: handle.clone(), jobs: disk_jobs, compactions: compactions_due,
+            durability: durability_wanted, stop: stopped.clone(), compacted, compaction_pause: config.compaction.pause,
         })?;
         #[rustfmt::skip]
         let node = Arc::new(rpc::Node {
             limits, rules: change_rules(config), facts, consensus: handle, store, leases, alarms, members: data.members,
             watch: hub, upkeep, gate, peers, questions, errands: rpc::errands::Errands::new(), plugins: registry, roster,
-            plugins_changed, patience: patience(config), started,
+            trusted_keys, plugins_changed, patience: patience(config), started,
         });
         plan_compactions(&node, stand_in, stopped.clone())?;
-        prepare_plugins(&node, plugin_cache, plugins_readied, to_prepare, stopped)?;
+        prepare_plugins(&node, data.path.join("member").join("plugins"), readied, to_prepare, stopped)?;
         Ok(Running { node, office, raft, apply_queue, apply, watch, clock, disk, departed, stop, _lock: data.lock })
     }
 
@@ -382,22 +379,34 @@ fn members_changed(data: &DataDir, peers: Peers) -> (Box<dyn Fn() + Send>, Arc<N
     (Box::new(changed), departed)
 }
 
-/// What is called when plugins change, and when one is ready here; and those who hear of it: requests that wait, which hear
-/// of both, and the preparation thread.
-fn plugins_changed() -> (Box<dyn Fn() + Send>, Box<dyn Fn() + Send>, watch_channel::Receiver<()>, Receiver<()>) {
-    let (tell, changes) = watch_channel::channel(());
-    let tell = Arc::new(tell);
-    let (wake, to_prepare) = crossbeam_channel::bounded(1);
-    let changed = {
-        let tell = Arc::clone(&tell);
-        move || {
-            tell.send_replace(());
-            // Full: it looks anyhow.
-            wake.try_send(()).ok();
-        }
-    };
-    let readied = move || drop(tell.send_replace(()));
-    (Box::new(changed), Box::new(readied), changes, to_prepare)
+/// Who tells of plugins, and who hears of it.
+struct PluginNews {
+    /// Called when plugins change.
+    changed: Box<dyn Fn() + Send>,
+    /// Called when one is ready here.
+    readied: Box<dyn Fn() + Send>,
+    /// Requests that wait hear of both.
+    changes: watch_channel::Receiver<()>,
+    /// The preparation thread hears of changes.
+    to_prepare: Receiver<()>,
+}
+
+impl PluginNews {
+    fn new() -> PluginNews {
+        let (tell, changes) = watch_channel::channel(());
+        let tell = Arc::new(tell);
+        let (wake, to_prepare) = crossbeam_channel::bounded(1);
+        let changed = {
+            let tell = Arc::clone(&tell);
+            move || {
+                tell.send_replace(());
+                // Full: it looks anyhow.
+                wake.try_send(()).ok();
+            }
+        };
+        let readied = move || tell.send_replace(());
+        PluginNews { changed: Box::new(changed), readied: Box::new(readied), changes, to_prepare }
+    }
 }
 
 /// Starts to prepare plugins. Not waited for at a stop: a preparation may take long, and what was not told is told after the
@@ -416,6 +425,7 @@ fn prepare_plugins(
         member: node.facts.member_id,
         registry: node.plugins.clone(),
         roster: node.roster.clone(),
+        trusted_keys: node.trusted_keys.clone(),
         cache_dir,
         reader: Arc::new(Reader(node.store.clone())),
         readied,

@@ -148,9 +148,14 @@ impl std::error::Error for InitError {
 pub fn init(config: &LogConfig) -> Result<(), InitError> {
     let sinks = config.outputs.iter().map(Sink::open).collect::<Result<Vec<Sink>, InitError>>()?;
     LOG.get_or_init(|| Log { format: config.format, sinks: Mutex::new(sinks) });
-    LEVEL.store(config.level as u8, Ordering::Relaxed);
+    set_level(config.level);
     bridge::install(config.level);
     Ok(())
+}
+
+/// From which level on lines are written.
+pub(crate) fn set_level(level: Level) {
+    LEVEL.store(level as u8, Ordering::Relaxed);
 }
 
 /// Whether lines of this level are written.

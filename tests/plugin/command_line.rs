@@ -1,9 +1,15 @@
 //! What the command line says to people, and of mistakes.
 
+use bytes::Bytes;
+use kuorum_proto::kuorum::v1::plugins_client::PluginsClient;
+use kuorum_proto::kuorum::v1::{PluginLoadRequest, PluginUploadBegin, PluginUploadRequest};
 use kuorum_tests::cluster::Cluster;
 use kuorum_tests::member::free_ports;
 use kuorum_tests::plugin_command::{ask, plugin};
+use kuorum_tests::plugin_file::PluginFile;
 use kuorum_tests::subject::Subject;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
 
 use crate::{block_on, component};
 
@@ -12,14 +18,14 @@ fn mistakes_are_told_in_a_line_each() {
     let help = plugin(&["--help"]);
     assert_eq!(help.code, 0);
     assert!(help.out.starts_with("Usage: kuorum plugin COMMAND"), "{help:?}");
-    for words in [&["burn"][..], &["load", "x"], &["inspect"], &["list", "--nope", "1"]] {
+    for words in [&["burn"][..], &["load"], &["inspect"], &["list", "--nope", "1"]] {
         let mistake = plugin(words);
         assert_eq!((mistake.code, mistake.out.as_str(), mistake.err.lines().count()), (2, "", 1), "{mistake:?}");
     }
     let nobody = format!("127.0.0.1:{}", free_ports().0);
     let unanswered = plugin(&["list", "--endpoints", &nobody]);
     assert!(unanswered.refusal().contains("takes no connection"), "{unanswered:?}");
-    let no_file = plugin(&["load", "/nowhere/x.wasm", "--name", "n", "--endpoints", &nobody]);
+    let no_file = plugin(&["load", "/nowhere/x.wasm", "--endpoints", &nobody]);
     assert_eq!(no_file.code, 1, "{no_file:?}");
 }
 
@@ -32,15 +38,27 @@ fn people_get_tables_and_refusals_in_words() {
         let one = one.to_str().unwrap();
         let people = |words: &[&str]| plugin(&[words, &["--endpoints", &endpoint]].concat());
 
-        let loaded = people(&["load", one, "--name", "p"]);
-        assert_eq!((loaded.code, loaded.out.as_str()), (0, "p: revision 1 is ready on every member\n"), "{loaded:?}");
+        let loaded = people(&["load", one, "--kv-read", "/a/"]);
+        assert_eq!(
+            (loaded.code, loaded.out.as_str()),
+            (0, "guard: revision 1 is ready on every member\n"),
+            "{loaded:?}"
+        );
         let told: Vec<&str> = loaded.err.lines().collect();
-        assert_eq!(told, ["uploaded 0.0 MiB", "revision 1 of p", "  n1 is ready"]);
-        assert_eq!(people(&["activate", "p"]).out, "p: revision 1 enforce (policy epoch 1)\n");
-        let table = "NAME  CURRENT    CANDIDATE  PREVIOUS\np     1 enforce  -          -\npolicy epoch 1\n";
+        assert_eq!(
+            told,
+            [
+                "guard asks to read what it is not granted (--kv-read): /b/",
+                "uploaded 0.0 MiB",
+                "revision 1 of guard",
+                "  n1 is ready",
+            ]
+        );
+        assert_eq!(people(&["activate", "guard"]).out, "guard: revision 1 enforce (policy epoch 1)\n");
+        let table = "NAME   CURRENT    CANDIDATE  PREVIOUS  HEALTH\nguard  1 enforce  -          -         ok\npolicy epoch 1\n";
         assert_eq!(people(&["list"]).out, table);
-        let inspected = people(&["inspect", "p"]).out;
-        assert!(inspected.starts_with("p (policy epoch 1)\ncurrent revision 1  enforce\n"), "{inspected}");
+        let inspected = people(&["inspect", "guard"]).out;
+        assert!(inspected.starts_with("guard (policy epoch 1)\ncurrent revision 1  enforce\n"), "{inspected}");
         assert!(inspected.contains("  configuration     {}\n"), "{inspected}");
         assert!(inspected.ends_with("  n1                ready\n"), "{inspected}");
 
@@ -50,17 +68,79 @@ fn people_get_tables_and_refusals_in_words() {
         assert_eq!(list.json()["policy_epoch"], 1);
 
         let refusals = [
-            (&["rollback", "p"][..], "kuorum plugin rollback: plugin p has no revision to go back to"),
+            (&["rollback", "guard"][..], "kuorum plugin rollback: plugin guard has no revision to go back to"),
             (&["shadow", "q"], "kuorum plugin shadow: there is no plugin q"),
-            (&["activate", "p", "--revision", "7"], "kuorum plugin activate: plugin p has no revision 7"),
-            (&["tail", "p"], "kuorum plugin tail: what plugins decide can't be followed in this release"),
+            (&["activate", "guard", "--revision", "7"], "kuorum plugin activate: plugin guard has no revision 7"),
+            (&["tail", "q"], "kuorum plugin tail: there is no plugin q"),
         ];
         for (words, refusal) in refusals {
             assert_eq!(ask(member, words).refusal(), refusal);
         }
-        let bad_name = ask(member, &["load", one, "--name", "P"]);
-        assert!(bad_name.refusal().contains("\"P\" is no name of a plugin"), "{bad_name:?}");
-        let bad_config = ask(member, &["load", one, "--name", "p", "--config-json", "{"]);
+        let bad_config = ask(member, &["load", one, "--config-json", "{"]);
         assert!(bad_config.refusal().contains("the configuration is no JSON"), "{bad_config:?}");
     });
+}
+
+#[test]
+fn files_that_are_no_plugins_are_refused_before_they_are_uploaded() {
+    block_on(async {
+        let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
+        let golden = PluginFile::golden("tiny-admission");
+        let bytes = golden.bytes();
+        let asks = json!({"name": "guard", "version": "1", "limits": {"fuel": 0}, "admission": {"match": [{"ops": ["put"], "prefix": ""}]}});
+        let unknown = json!({"name": "guard", "version": "1", "colour": "red"});
+        let files: [(&str, Vec<u8>, &[&str], &str); 9] = [
+            ("text", b"a plugin".to_vec(), &[], "no wasm component"),
+            ("empty", Vec::new(), &[], "is empty"),
+            ("head", bytes[..5].to_vec(), &[], "no wasm component"),
+            ("cut", bytes[..bytes.len() / 2].to_vec(), &[], "damaged or cut short"),
+            ("module", b"\0asm\x01\0\0\0".to_vec(), &[], "no section \"kuorum-manifest\""),
+            ("unknown", golden.clone().with_manifest(&unknown).bytes().to_vec(), &[], "unknown field `colour`"),
+            ("fuel", golden.clone().with_manifest(&asks).bytes().to_vec(), &[], "limits.fuel is 0"),
+            ("named", bytes.to_vec(), &["--name", "guard"], "the manifest names the plugin tiny-admission"),
+            ("grant", bytes.to_vec(), &["--kv-read", "/a/"], "the grant \"/a/\" is not among what kv_read asks for"),
+        ];
+        for (name, bytes, words, why) in files {
+            let path = cluster.members[0].home().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            let refused = ask(&cluster.members[0], &[&["load", path.to_str().unwrap()], words].concat());
+            assert!(refused.refusal().contains(why), "{name}: {refused:?}");
+            assert!(refused.out.is_empty(), "{refused:?}");
+        }
+        assert!(!cluster.members[0].log().contains("plugin"), "something was brought to the member");
+    });
+}
+
+/// Whoever speaks to the member without the command line hears the same.
+#[test]
+fn a_member_looks_at_what_it_is_to_load() {
+    block_on(async {
+        let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
+        let mut plugins = PluginsClient::new(cluster.client(0).channel);
+        let module = Bytes::from_static(b"\0asm\x01\0\0\0");
+        let guard = Bytes::copy_from_slice(PluginFile::golden("c-guard").bytes());
+        for (file, name, kv_read, why) in [
+            (&module, "guard", "", "kuorum: the file has no section"),
+            (&guard, "guard", "", "kuorum: the manifest names the plugin c-guard, and it was loaded as guard"),
+            (&guard, "c-guard", "/a/", "kuorum: the grant \"/a/\" is not among what kv_read asks for"),
+        ] {
+            let sha256 = uploaded(&mut plugins, file).await;
+            let kv_read = if kv_read.is_empty() { Vec::new() } else { vec![Bytes::from(kv_read)] };
+            let request = PluginLoadRequest { name: name.to_owned(), sha256, kv_read, ..PluginLoadRequest::default() };
+            let refused = plugins.load(request).await.unwrap_err();
+            assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused:?}");
+            assert!(refused.message().starts_with(why), "{refused:?}");
+        }
+        let none =
+            PluginLoadRequest { name: "n".to_owned(), sha256: vec![0; 32].into(), ..PluginLoadRequest::default() };
+        assert_eq!(plugins.load(none).await.unwrap_err().code(), tonic::Code::FailedPrecondition);
+    });
+}
+
+async fn uploaded(plugins: &mut PluginsClient<tonic::transport::Channel>, file: &Bytes) -> Bytes {
+    use kuorum_proto::kuorum::v1::plugin_upload_request::Part;
+    let sha256 = Bytes::copy_from_slice(&Sha256::digest(file));
+    let begin = PluginUploadBegin { sha256, component_bytes: file.len() as u64 };
+    let parts = [Part::Begin(begin), Part::Chunk(file.clone())].map(|part| PluginUploadRequest { part: Some(part) });
+    plugins.upload(tokio_stream::iter(parts)).await.unwrap().into_inner().sha256
 }

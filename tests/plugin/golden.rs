@@ -9,10 +9,11 @@ use serde_json::json;
 use crate::{block_on, load};
 
 /// Every component, with a configuration that it takes.
-const COMPONENTS: [(&str, &str); 8] = [
+const COMPONENTS: [(&str, &str); 9] = [
     ("admission-guard", r#"{"range_deletes":{"allowed_within":["/tmp/"]}}"#),
     ("c-guard", "{}"),
     ("compaction-load-aware", r#"{"keep":{"minutes":10,"revisions":1000}}"#),
+    ("probe", "{}"),
     ("tiny-admission", r#"{"value_bytes_max":1000}"#),
     ("tiny-backup-schedule", r#"{"hours":1,"keep":3}"#),
     ("tiny-backup-target", "{}"),

@@ -52,25 +52,25 @@ fn members_that_start_again_or_slept_past_the_log_have_the_plugins_too() {
         let leader = cluster.leader().await;
         let sleeper = cluster.follower().await;
         let (one, two) = (component(&cluster, "one", 300_000), component(&cluster, "two", 300_000));
-        load(&cluster, leader, &one, &["--name", "p"]).json();
-        ask(&cluster.members[leader], &["activate", "p"]).json();
+        load(&cluster, leader, &one, &[]).json();
+        ask(&cluster.members[leader], &["activate", "guard"]).json();
 
         for stop in ["TERM", "KILL"] {
             cluster.members[sleeper].signal(stop);
             cluster.members[sleeper].exited_within(DONE_WITHIN).expect("it ends");
             cluster.members[sleeper].start();
             cluster.members[sleeper].ready().await;
-            assert_eq!(slot(&inspected(&cluster, sleeper, "p"), "current"), stands(1, "enforce"));
+            assert_eq!(slot(&inspected(&cluster, sleeper, "guard"), "current"), stands(1, "enforce"));
         }
 
         cluster.members[sleeper].kill();
         tokio::time::sleep(FORGOTTEN_AFTER).await;
-        load(&cluster, leader, &two, &["--name", "p", "--wait", "1"]);
-        ask(&cluster.members[leader], &["activate", "p", "--allow-missing-members"]).json();
+        load(&cluster, leader, &two, &["--wait", "1"]);
+        ask(&cluster.members[leader], &["activate", "guard", "--allow-missing-members"]).json();
         fill(&cluster, leader, 400).await;
         cluster.members[sleeper].start();
         cluster.members[sleeper].ready().await;
-        let plugin = prepared(&cluster, sleeper, "p", 3).await;
+        let plugin = prepared(&cluster, sleeper, "guard", 3).await;
         assert!(cluster.members[sleeper].log().contains("applied snapshot"), "it had enough in its log");
         assert_eq!((slot(&plugin, "current"), slot(&plugin, "previous")), (stands(2, "enforce"), stands(1, "off")));
         let list = ask(&cluster.members[sleeper], &["list"]).json();
@@ -82,7 +82,7 @@ fn members_that_start_again_or_slept_past_the_log_have_the_plugins_too() {
         cluster.members[sleeper].kill();
         cluster.members[sleeper].start();
         cluster.members[sleeper].ready().await;
-        let back = ask(&cluster.members[sleeper], &["rollback", "p"]).json();
+        let back = ask(&cluster.members[sleeper], &["rollback", "guard"]).json();
         assert_eq!((slot(&back["plugin"], "current"), &back["policy_epoch"]), (stands(1, "enforce"), &Value::from(3)));
     });
 }
@@ -92,15 +92,15 @@ fn a_learner_prepares_what_is_in_force_and_then_may_vote() {
     block_on(async {
         let mut cluster = Cluster::started(&Subject::kuorum(), 1, &SHORT_LOG).await;
         let one = component(&cluster, "one", 300_000);
-        load(&cluster, 0, &one, &["--name", "p"]).json();
-        ask(&cluster.members[0], &["activate", "p"]).json();
+        load(&cluster, 0, &one, &[]).json();
+        ask(&cluster.members[0], &["activate", "guard"]).json();
         fill(&cluster, 0, 300).await;
         let joins = cluster.joining(&Subject::kuorum(), &SHORT_LOG);
         let request = pb::MemberAddRequest { peer_ur_ls: vec![cluster.members[joins].peer_url()], is_learner: true };
         let added = cluster.client(0).cluster.member_add(request).await.unwrap().into_inner().member.unwrap();
         cluster.members[joins].start();
         cluster.members[joins].ready().await;
-        prepared(&cluster, 0, "p", 2).await;
+        prepared(&cluster, 0, "guard", 2).await;
         let deadline = Deadline::after(DONE_WITHIN);
         loop {
             match cluster.client(0).cluster.member_promote(pb::MemberPromoteRequest { id: added.id }).await {
@@ -113,6 +113,6 @@ fn a_learner_prepares_what_is_in_force_and_then_may_vote() {
         fill(&cluster, 0, 1).await;
         cluster.aligned_by_status().await;
         fill(&cluster, joins, 1).await;
-        assert_eq!(slot(&inspected(&cluster, joins, "p"), "current"), stands(1, "enforce"));
+        assert_eq!(slot(&inspected(&cluster, joins, "guard"), "current"), stands(1, "enforce"));
     });
 }

@@ -3,10 +3,11 @@
 use kuorum_proto::etcdserverpb as pb;
 use kuorum_tests::cluster::Cluster;
 use kuorum_tests::plugin_command::ask;
+use kuorum_tests::plugin_file::PluginFile;
 use kuorum_tests::subject::Subject;
 use serde_json::json;
 
-use crate::{block_on, component, inspected, load, slot, stands};
+use crate::{block_on, component, inspected, load, slot, stands, written};
 
 /// More than two entries hold.
 const LARGE_BYTES: usize = 600_000;
@@ -18,7 +19,7 @@ fn a_plugin_is_loaded_watched_enforced_replaced_taken_back_and_removed() {
         let before = cluster.aligned().await;
         let (one, two) = (component(&cluster, "one", LARGE_BYTES), component(&cluster, "two", 10));
 
-        let words = ["--name", "guard", "--config-json", "{\"limit\":3}", "--kv-read", "/a/", "--fuel", "1000"];
+        let words = ["--name", "guard", "--config-json", "{\"limit\":3}", "--kv-read", "/a/", "--fuel", "1000000"];
         let loaded = load(&cluster, 0, &one, &words).json();
         assert_eq!(
             (&loaded["revision"], &loaded["uploaded"], &loaded["ready"]),
@@ -45,7 +46,7 @@ fn a_plugin_is_loaded_watched_enforced_replaced_taken_back_and_removed() {
         }
 
         // Somebody who has not seen the change may make none.
-        load(&cluster, 0, &two, &["--name", "guard"]).json();
+        load(&cluster, 0, &two, &[]).json();
         let refused = ask(&cluster.members[0], &["activate", "guard", "--expected-epoch", "0"]);
         let words =
             "kuorum plugin activate: the policy epoch is 1, not 0: somebody changed the policies; look at them again";
@@ -78,16 +79,15 @@ fn a_plugin_is_loaded_watched_enforced_replaced_taken_back_and_removed() {
 fn what_can_not_be_prepared_is_not_put_in_force() {
     block_on(async {
         let cluster = Cluster::started(&Subject::kuorum(), 3, &[]).await;
-        let path = cluster.members[0].home().join("module.wasm");
-        std::fs::write(&path, b"\0asm\x01\0\0\0").unwrap();
-        let failed = load(&cluster, 0, &path, &["--name", "module"]);
-        let why = "this is a core module of WebAssembly; a plugin is a component";
+        // Only the plugin itself knows that it lacks a configuration.
+        let path = written(&cluster, "tiny", &PluginFile::golden("tiny-admission"));
+        let failed = load(&cluster, 0, &path, &[]);
+        let why = "the plugin does not take its configuration";
         assert_eq!(failed.refusal().matches(why).count(), 3, "{failed:?}");
         let printed: serde_json::Value = serde_json::from_str(&failed.out).unwrap();
         assert_eq!((&printed["ready"], &printed["members"][0]["state"]), (&json!(false), &json!("failed")));
-        for words in
-            [&["shadow", "module"][..], &["activate", "module"], &["activate", "module", "--allow-missing-members"]]
-        {
+        let force = ["activate", "tiny-admission", "--allow-missing-members"];
+        for words in [&["shadow", "tiny-admission"][..], &force[..2], &force] {
             let refused = ask(&cluster.members[1], words);
             assert!(refused.refusal().contains("is not ready on every voter"), "{refused:?}");
             assert!(refused.refusal().contains(why), "{refused:?}");
@@ -106,15 +106,15 @@ fn a_member_that_is_down_is_missed() {
         let asked = cluster.leader().await;
         cluster.members[follower].kill();
         let one = component(&cluster, "one", 10);
-        let waited = load(&cluster, asked, &one, &["--name", "p", "--wait", "2"]);
+        let waited = load(&cluster, asked, &one, &["--wait", "2"]);
         assert!(waited.refusal().ends_with("has not answered"), "{waited:?}");
-        let refused = ask(&cluster.members[asked], &["activate", "p"]);
+        let refused = ask(&cluster.members[asked], &["activate", "guard"]);
         assert!(refused.refusal().contains("has not answered"), "{refused:?}");
-        ask(&cluster.members[asked], &["activate", "p", "--allow-missing-members"]).json();
+        ask(&cluster.members[asked], &["activate", "guard", "--allow-missing-members"]).json();
 
         cluster.members[follower].start();
         cluster.members[follower].ready().await;
-        let all = load(&cluster, follower, &one, &["--name", "p"]).json();
+        let all = load(&cluster, follower, &one, &[]).json();
         assert_eq!((&all["was_there"], &all["ready"]), (&json!(true), &json!(true)));
     });
 }

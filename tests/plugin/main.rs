@@ -1,42 +1,65 @@
 //! Plugins as an operator meets them: brought into a cluster, put in force, taken back, over the command line.
 //!
-//! `compaction` is what plugins have compacted, `golden` are components that every host has to load, `lifecycle` is what
-//! members agree on about them, `joining` what becomes of it where members come, sleep and start again, `command_line`
-//! what is said of mistakes.
+//! `golden` are components that every host has to load, `lifecycle` is what members agree on about them, `joining` what
+//! becomes of it where members come, sleep and start again, `command_line` what is said of mistakes, `signed` whose plugins
+//! are taken, `followed` what is seen of those that are asked, `admission` and `compaction` what they decide, and `hostile`
+//! what becomes of those that break.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod activation;
+mod admission;
 mod command_line;
 mod compaction;
+mod followed;
 mod golden;
+mod hostile;
 mod joining;
 mod lifecycle;
+mod signed;
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use kuorum_tests::cluster::Cluster;
+use kuorum_tests::member::Member;
 use kuorum_tests::plugin_command::{Printed, ask};
-use serde_json::Value;
+use kuorum_tests::plugin_file::PluginFile;
+use serde_json::{Value, json};
 
 /// Runs a test on a runtime of one thread.
 fn block_on<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be built").block_on(test)
 }
 
-/// A component that does nothing, made as large as this by a section that nobody reads, and different by its name.
-fn component(cluster: &Cluster, name: &str, bytes: usize) -> PathBuf {
-    let mut file = b"\0asm\x0d\0\x01\0".to_vec();
-    let section = [&[u8::try_from(name.len()).unwrap()], name.as_bytes(), &vec![b'.'; bytes]].concat();
-    file.push(0);
-    // LEB128, five bytes of it.
-    let size = section.len();
-    file.extend((0..5).map(|place| {
-        let seven = u8::try_from((size >> (7 * place)) & 0x7f).unwrap();
-        if place < 4 { seven | 0x80 } else { seven }
-    }));
-    file.extend(section);
+/// What a member counts.
+fn metrics(member: &Member) -> String {
+    let mut stream = TcpStream::connect(member.endpoint()).expect("the port takes connections");
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("a page is text");
+    page
+}
+
+/// A plugin called `guard` that refuses long values, in a file of its own: larger by so many bytes, and different by its
+/// version.
+fn component(cluster: &Cluster, version: &str, bytes: usize) -> PathBuf {
+    let manifest = json!({
+        "name": "guard",
+        "version": version,
+        "description": "Refuses values longer than 1 KiB.",
+        "admission": {"match": [{"ops": ["put"], "prefix": "/guarded/"}]},
+        "kv_read": ["/a/", "/b/"],
+    });
+    written(cluster, version, &PluginFile::golden("c-guard").with_manifest(&manifest).with_ballast(bytes))
+}
+
+fn written(cluster: &Cluster, name: &str, file: &PluginFile) -> PathBuf {
     let path = cluster.members[0].home().join(format!("{name}.wasm"));
-    std::fs::write(&path, file).unwrap();
+    std::fs::write(&path, file.bytes()).unwrap();
     path
 }
 

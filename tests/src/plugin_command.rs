@@ -1,11 +1,17 @@
 //! `kuorum plugin`, run as an operator's program runs it.
 
-use std::process::{Command, Stdio};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::member::Member;
 use crate::subject::Subject;
+
+/// Lines of a `tail` that nobody has looked at yet.
+const LINES_MAX: usize = 10_000;
 
 /// What a command printed, and how it ended.
 #[derive(Debug)]
@@ -45,4 +51,46 @@ pub fn plugin(words: &[&str]) -> Printed {
 pub fn ask(member: &Member, words: &[&str]) -> Printed {
     let endpoint = member.endpoint();
     plugin(&[words, &["--endpoints", &endpoint, "--output", "json"]].concat())
+}
+
+/// A `kuorum plugin tail` that runs, and what it writes. It is ended when dropped.
+pub struct Tail {
+    child: Child,
+    lines: Receiver<Value>,
+}
+
+impl Tail {
+    pub fn of(member: &Member, plugin: &str) -> Tail {
+        let endpoint = member.endpoint();
+        let mut child = Command::new(Subject::kuorum().binary)
+            .args(["plugin", "tail", plugin, "--output", "json", "--endpoints", &endpoint])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let out = BufReader::new(child.stdout.take().expect("it is a pipe"));
+        let (sender, lines) = sync_channel(LINES_MAX);
+        std::thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                let line = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Tail { child, lines }
+    }
+
+    /// The next line, if it comes in time.
+    pub fn next_within(&self, wait: Duration) -> Option<Value> {
+        self.lines.recv_timeout(wait).ok()
+    }
+}
+
+impl Drop for Tail {
+    fn drop(&mut self) {
+        // It may have ended by itself, with its member.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
 }

@@ -1,7 +1,7 @@
 //! Changes of plugins: the rules are `policy::plugins`', the rows are kept here.
 
 use bytes::{Bytes, BytesMut};
-use kuorum_proto::kuorum::v1::{PluginCommand, PluginRevision, plugin_command};
+use kuorum_proto::kuorum::v1::{PluginCommand, plugin_command};
 
 use super::{Applier, Failure, Reply};
 use crate::mvcc::Store;
@@ -48,14 +48,14 @@ pub(crate) fn read(store: &Store) -> Result<State, StorageError> {
     state.ok_or(StorageError::Damaged { what: "a plugin's row" })
 }
 
-/// The component of a revision; `None` when a piece of it is missing, as after the revision was removed.
+/// A component of so many bytes; `None` when a piece of it is missing, as after the revision was removed.
 ///
 /// # Errors
 /// When a row can't be read.
-pub(crate) fn component(store: &Store, revision: &PluginRevision) -> Result<Option<Bytes>, StorageError> {
+pub(crate) fn component(store: &Store, sha256: &[u8], bytes: u64) -> Result<Option<Bytes>, StorageError> {
     let mut component = BytesMut::new();
-    for number in 0..plugins::chunk_count(revision.component_bytes) {
-        let Some(piece) = store.sys_get(&plugins::chunk_row(&revision.sha256, number))? else { return Ok(None) };
+    for number in 0..plugins::chunk_count(bytes) {
+        let Some(piece) = store.sys_get(&plugins::chunk_row(sha256, number))? else { return Ok(None) };
         component.extend_from_slice(&piece);
     }
     Ok(Some(component.freeze()))

@@ -1,11 +1,19 @@
-//! `kuorum plugin`: what an operator does with plugins.
+//! `kuorum plugin`: what authors and operators do with plugins.
+//!
+//! Authors' commands (`new`, `build`, `trial`) run on the author's machine alone; the others speak to a cluster.
 
 mod arguments;
+mod build;
 mod connection;
 mod load;
 mod mode;
+mod new;
 mod output;
+mod questions;
 mod show;
+mod tail;
+mod toolchain;
+mod trial;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -14,7 +22,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use tokio::runtime::Builder;
 
-use self::arguments::{Action, Parsed, Request};
+use self::arguments::{Action, Authoring, Members, Operation, Output, Parsed, Request};
 use self::connection::Connection;
 
 /// Carries out `kuorum plugin` with these arguments.
@@ -43,17 +51,26 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 
 /// Returns whether what was asked for is so; if not, why not has been said.
 fn carry_out(request: &Request) -> anyhow::Result<bool> {
+    match &request.action {
+        Action::Author(Authoring::New(new)) => new::create(request.output, new),
+        Action::Author(Authoring::Build(build)) => build::build(request.output, build),
+        Action::Author(Authoring::Test(test)) => trial::test(request.output, test),
+        Action::Operator(members, operation) => operate(request.output, members, operation),
+    }
+}
+
+fn operate(output: Output, members: &Members, operation: &Operation) -> anyhow::Result<bool> {
     let runtime = Builder::new_current_thread().enable_all().build().context("the system gives no runtime")?;
     runtime.block_on(async {
-        let mut connection = Connection::open(request).await?;
-        match &request.action {
-            Action::Load(load) => load::load(&mut connection, request.output, load).await,
-            Action::List => show::list(&mut connection, request.output).await,
-            Action::Inspect { name } => show::inspect(&mut connection, request.output, name).await,
-            Action::SetMode(change) => mode::set(&mut connection, request.output, change).await,
-            Action::Rollback(change) => mode::roll_back(&mut connection, request.output, change).await,
-            Action::Remove { name } => mode::remove(&mut connection, request.output, name).await,
-            Action::Tail { name } => show::tail(&mut connection, request.output, name).await,
+        let mut connection = Connection::open(members).await?;
+        match operation {
+            Operation::Load(load) => load::load(&mut connection, output, load).await,
+            Operation::List => show::list(&mut connection, output).await,
+            Operation::Inspect { name } => show::inspect(&mut connection, output, name).await,
+            Operation::SetMode(change) => mode::set(&mut connection, output, change).await,
+            Operation::Rollback(change) => mode::roll_back(&mut connection, output, change).await,
+            Operation::Remove { name } => mode::remove(&mut connection, output, name).await,
+            Operation::Tail { name } => tail::tail(&mut connection, output, name).await,
         }
     })
 }

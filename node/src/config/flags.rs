@@ -1,4 +1,4 @@
-//! The one table of flags: what etcd 3.7.3 takes, and what becomes of it here.
+//! The one table of flags: what etcd 3.7.3 takes, what becomes of it here, and what is ours alone.
 //!
 //! The command line, the `ETCD_*` variables, the config file, the usage text and the list of refusals all come from
 //! these rows. A row's tier is a promise: `Works` is honoured, `Refused` stops the start unless the value is the
@@ -291,8 +291,14 @@ const GENERAL: &[Flag] = &[
     works("version", Bool, "false", "Print the version and exit."),
 ];
 
-/// In the order of etcd's usage text.
-pub(super) const GROUPS: [Group; 10] = [
+/// What etcd does not have.
+#[rustfmt::skip]
+const PLUGINS: &[Flag] = &[
+    works("plugin-trusted-keys", List, "", "Files with Ed25519 public keys (PEM), comma separated. If any is named, this member takes only plugins that one of the keys has signed."),
+];
+
+/// In the order of etcd's usage text, and behind them our own.
+pub(super) const GROUPS: [Group; 11] = [
     Group { title: "General", flags: GENERAL },
     Group { title: "Member", flags: MEMBER },
     Group { title: "Clustering", flags: CLUSTERING },
@@ -303,4 +309,5 @@ pub(super) const GROUPS: [Group; 10] = [
     Group { title: "Distributed tracing", flags: TRACING },
     Group { title: "Features", flags: FEATURES },
     Group { title: "Unsafe feature", flags: UNSAFE },
+    Group { title: "Plugins", flags: PLUGINS },
 ];

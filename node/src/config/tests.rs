@@ -464,11 +464,20 @@ fn version_and_help_leave_with_their_texts() {
 }
 
 #[test]
+fn keys_of_plugins_are_named_by_file() {
+    let config = config(&["--plugin-trusted-keys=a.pem,b.pem"]);
+    assert_eq!(config.plugins.trusted_keys, ["a.pem", "b.pem"].map(std::path::PathBuf::from));
+    let (config, _) = served(&[], &[("ETCD_PLUGIN_TRUSTED_KEYS", "c.pem")]);
+    assert_eq!(config.plugins.trusted_keys, [std::path::PathBuf::from("c.pem")]);
+}
+
+#[test]
 fn every_flag_is_once_in_the_table_and_in_the_usage() {
     // etcd 3.7.3's usage lists 113; two of them its parser does not know. --config-file and --version come on top.
-    assert_eq!(flags::all().count(), 113);
+    // Of our own there is --plugin-trusted-keys.
+    assert_eq!(flags::all().count(), 114);
     let names: BTreeSet<&str> = flags::all().map(|flag| flag.name).collect();
-    assert_eq!(names.len(), 113);
+    assert_eq!(names.len(), 114);
     let usage = usage::full();
     for flag in flags::all() {
         assert!(usage.contains(&format!("\n  --{} '{}'\n    ", flag.name, flag.default)), "--{}", flag.name);

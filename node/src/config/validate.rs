@@ -14,7 +14,7 @@ use super::settings::{self, Settings};
 use super::url::{self, Scheme, Url};
 use super::{
     AuthConfig, AutoCompaction, ClusterConfig, CompactionConfig, Config, ConfigError, GrpcConfig, HttpConfig,
-    LimitConfig, ListenConfig, MemberConfig, MetricsDetail, RaftConfig, UpkeepConfig,
+    LimitConfig, ListenConfig, MemberConfig, MetricsDetail, PluginConfig, RaftConfig, UpkeepConfig,
 };
 use crate::trace::{Level, LogConfig, LogFormat, LogOutput};
 
@@ -56,9 +56,15 @@ pub(super) fn validate(settings: &mut Settings) -> Result<Config, ConfigError> {
         compaction,
         upkeep,
         auth,
+        plugins: plugins(settings),
         gates,
         log,
     })
+}
+
+fn plugins(settings: &Settings) -> PluginConfig {
+    let files = settings.list("plugin-trusted-keys");
+    PluginConfig { trusted_keys: files.into_iter().filter(|file| !file.is_empty()).map(PathBuf::from).collect() }
 }
 
 pub(super) fn refused(words: impl Into<String>) -> ConfigError {

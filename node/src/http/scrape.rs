@@ -28,7 +28,11 @@ fn sample(node: &Node) {
     let raft = node.consensus.status();
     let server = &metrics.server;
     server.has_leader.set(flag(raft.leader.is_some()));
-    metrics.policies.epoch.set(node.plugins.epoch().get() as f64);
+    let epoch = node.plugins.epoch().get();
+    if epoch > 0 || node.roster.has_plugins() {
+        metrics.policies().epoch.set(epoch as f64);
+        node.roster.show_quarantined();
+    }
     server.is_leader.set(flag(raft.is_leader));
     server.is_learner.set(flag(node.is_learner()));
     server.leader_changes_seen.absolute(raft.leader_changes);

@@ -130,6 +130,7 @@ impl ClockThread {
             return;
         }
         if self.parts.roster.table().decides_compaction() && !self.parts.stand_in.stands_in(status.term) {
+            self.parts.schedule.put_off();
             return;
         }
         crate::info!("starting auto compaction", revision = revision.0);

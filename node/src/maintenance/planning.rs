@@ -30,7 +30,7 @@ use crate::consensus::handle::RaftStatus;
 use crate::metrics;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::{CurrentStore, Store};
-use crate::plugin::{Ctx, Failure, Input, LastRun, Mark, MemberSpace, Plan, Prepared};
+use crate::plugin::{Ctx, Failure, Input, LastRun, Mark, MemberSpace, Plan, Planned, Prepared};
 use crate::policy::plan::{self, Rails, StandIn, Within};
 use crate::policy::plugins::Registry;
 use crate::policy::timeline;
@@ -172,12 +172,14 @@ impl Planning {
         }
         let question = question.get_or_insert_with(|| self.question(status));
         let next_ms = match self.ask(prepared, question) {
-            Ok(plan) => {
-                self.answered(asked, prepared, question, &plan, status.term);
-                plan::next_call_ms(plan.next_call_in_ms)
+            Ok(planned) => {
+                self.answered(asked, prepared, question, &planned, status.term);
+                plan::next_call_ms(planned.plan.next_call_in_ms)
             }
             Err(failure) => {
-                self.without(asked, &failure.to_string());
+                let why = failure.to_string();
+                self.parts.roster.tail().plan(asked, Err(&why));
+                self.without(asked, &why);
                 match failure {
                     Failure::Transient { retry_ms, .. } => plan::next_call_ms(retry_ms),
                     _ => plan::RETRY_MS,
@@ -200,7 +202,8 @@ impl Planning {
         }
     }
 
-    fn answered(&mut self, asked: &Asked, prepared: &Prepared, question: &Question, plan: &Plan, term: u64) {
+    fn answered(&mut self, asked: &Asked, prepared: &Prepared, question: &Question, planned: &Planned, term: u64) {
+        let Planned { plan, spent } = planned;
         self.said.forget(&asked.name);
         let store = self.parts.store.get();
         let within = rails(&store, question).hold(plan.compact_to.map(Revision));
@@ -211,6 +214,10 @@ impl Planning {
             (Some(_), _) => outcomes.clamped.increment(1),
             (None, Some(_)) => outcomes.compacted.increment(1),
             (None, None) => outcomes.nothing.increment(1),
+        }
+        let tail = self.parts.roster.tail();
+        if tail.is_heard() {
+            tail.plan(asked, Ok((&plan_text(plan, within.to, within.clamped_by), *spent)));
         }
         self.tell(asked, prepared, plan, within);
         if !is_enforced {
@@ -259,7 +266,7 @@ impl Planning {
         is_news
     }
 
-    fn ask(&self, prepared: &Prepared, question: &Question) -> Result<Plan, Failure> {
+    fn ask(&self, prepared: &Prepared, question: &Question) -> Result<Planned, Failure> {
         let store = self.parts.store.get();
         let sizes = store.sizes();
         let recent = &metrics::get().recent;
@@ -282,7 +289,7 @@ impl Planning {
             p99_fsync_us: recent.fsyncs.p99_us(),
             last: self.last.as_ref().map(|last| last.run),
         };
-        prepared.compaction(&input).map(|planned| planned.plan)
+        prepared.compaction(&input)
     }
 
     fn question(&self, status: &RaftStatus) -> Question {
@@ -400,6 +407,19 @@ fn rails(store: &Store, question: &Question) -> Rails {
         old: timeline::revision_at(&question.marks, question.ctx.now_ms.saturating_sub(plan::HISTORY_MS_MIN)),
         backup_floor: None,
     }
+}
+
+/// A plan as whoever follows the plugin reads it.
+fn plan_text(plan: &Plan, may: Option<Revision>, clamped_by: Option<&str>) -> String {
+    let compact = match (plan.compact_to, clamped_by) {
+        (None, _) => "compact nothing".to_owned(),
+        (Some(to), None) => format!("compact to {to}"),
+        (Some(to), Some(by)) => {
+            let may = may.map_or_else(|| "nothing".to_owned(), |may| may.0.to_string());
+            format!("compact to {to}, of which {by} leaves {may}")
+        }
+    };
+    format!("{compact}; defragment {} members; {}", plan.defragment.len(), plan.reason)
 }
 
 /// Revisions after the compacted one, which is -1 before the first compaction.

@@ -22,7 +22,7 @@ use crate::cluster::MemberId;
 use crate::consensus::Handle;
 use crate::mvcc::{CurrentStore, Store};
 use crate::plugin::{AskedLimits, Compiler, Host, KvReader, Prepared, Revision, Scope};
-use crate::policy::plugins::{FAILURE_BYTES_MAX, Registry};
+use crate::policy::plugins::{FAILURE_BYTES_MAX, Registry, TrustedKeys};
 use crate::refusal::Refusal;
 use crate::roster::Roster;
 use crate::storage::StorageError;
@@ -39,6 +39,8 @@ pub(crate) struct Parts {
     pub(crate) member: MemberId,
     pub(crate) registry: Registry,
     pub(crate) roster: Roster,
+    /// Whose signatures are taken.
+    pub(crate) trusted_keys: TrustedKeys,
     /// Where compiled code is kept.
     pub(crate) cache_dir: PathBuf,
     /// What plugins read keys through.
@@ -105,7 +107,9 @@ impl Preparation {
         for (name, revision) in kept {
             if !self.outcomes.contains_key(&revision.identity) {
                 // Removed meanwhile: then there is another change to look at.
-                let Some(component) = rows::component(&store, revision)? else { continue };
+                let Some(component) = rows::component(&store, &revision.sha256, revision.component_bytes)? else {
+                    continue;
+                };
                 self.prepare(name, revision, component);
             }
             let outcome = &self.outcomes[&revision.identity];
@@ -123,7 +127,7 @@ impl Preparation {
             if self.parts.roster.has_scope(&revision.identity) {
                 continue;
             }
-            let Some(component) = rows::component(store, revision)? else { continue };
+            let Some(component) = rows::component(store, &revision.sha256, revision.component_bytes)? else { continue };
             match Scope::of(&component) {
                 Ok(scope) => {
                     self.parts.roster.set_scope(&self.parts.registry, &revision.identity, scope);
@@ -154,32 +158,30 @@ impl Preparation {
         (self.parts.readied)();
     }
 
-    /// The error is for the operator, in a sentence.
+    /// The error is for the operator, in a sentence. Nothing of a component is compiled before its signature is known to
+    /// hold.
     fn prepared(&mut self, name: &str, revision: &PluginRevision, component: Bytes) -> Result<Prepared, String> {
         if Sha256::digest(&component).as_slice() != revision.sha256 {
             return Err("the component has another SHA-256 than it is called by".to_owned());
         }
+        self.parts.trusted_keys.check(&component, &revision.signature)?;
         let host = match &mut self.host {
             Some(host) => host,
             none => {
                 let reader = Arc::clone(&self.parts.reader);
-                none.insert(Host::start(&self.parts.cache_dir, Compiler::own(), reader)?)
+                let host = none.insert(Host::start(&self.parts.cache_dir, Compiler::own(), reader)?);
+                host.tell_lines(Arc::new(self.parts.roster.tail().clone()));
+                host
             }
         };
         let limits = revision.limits.unwrap_or_default();
-        let set = |limit: u64| (limit != 0).then_some(limit);
         let revision = Revision {
             name: name.to_owned(),
             number: revision.number,
             component,
             config: revision.config.clone(),
             grants: revision.kv_read.iter().map(|prefix| prefix.to_vec()).collect(),
-            limits: AskedLimits {
-                fuel: set(limits.fuel),
-                memory_bytes: set(limits.memory_bytes),
-                // Past what fits is past what is allowed.
-                deadline_ms: set(limits.deadline_ms).map(|ms| u32::try_from(ms).unwrap_or(u32::MAX)),
-            },
+            limits: AskedLimits::set(limits.fuel, limits.memory_bytes, limits.deadline_ms),
         };
         host.prepare(&revision).map_err(|error| error.to_string())
     }

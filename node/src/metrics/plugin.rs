@@ -1,7 +1,7 @@
 //! What is counted of each plugin, and the series that plugins make themselves. They appear with the plugin; their names are
 //! ours, since etcd has no such thing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ::metrics::{Counter, Gauge, Histogram};
 use parking_lot::Mutex;
@@ -21,8 +21,13 @@ const PLANS: &str = "plugin_plans_total";
 const DEFRAGMENTS: &str = "plugin_defragments_total";
 const SERIES_REFUSED: &str = "plugin_user_series_refused_total";
 
-/// Names that plugins give metrics, over all plugins and for as long as the process runs.
+/// Names of plugins that have series of their own, for as long as the process runs: a series can't be taken back.
+const NAMES_MAX: usize = 256;
+/// All others share those of this name, which no plugin can have.
+const OTHERS: &str = "(others)";
+/// Names that plugins give metrics, and series under them, over all plugins and for as long as the process runs.
 const USER_NAMES_MAX: usize = 1024;
+const USER_SERIES_MAX: usize = 8192;
 
 /// Of all plugins together.
 pub(crate) struct Policies {
@@ -106,6 +111,7 @@ pub(crate) struct Plugin {
     pub(crate) out_of_fuel: Counter,
     pub(crate) out_of_time: Counter,
     pub(crate) failures: Counter,
+    /// Set when it is looked at: several revisions of the plugin share it.
     pub(crate) quarantined: Gauge,
     pub(crate) lines_dropped: Counter,
     pub(crate) series_refused: Counter,
@@ -156,7 +162,6 @@ impl Plugin {
         let of = [("plugin", plugin)];
         let quarantined =
             r.labelled_gauge("plugin_quarantined", "1 while the plugin is not asked for its failures.", of);
-        quarantined.set(0.0);
         Plugin {
             admissions: with(CALLS, "kind", "admission"),
             admission_seconds: seconds("admission"),
@@ -192,13 +197,40 @@ pub(crate) enum UserSeries {
     Histogram(Histogram),
 }
 
+/// The plugins that have series.
+// A lock, since whoever prepares a plugin asks; held for a look at the table.
+#[derive(Default)]
+pub(super) struct Names(Mutex<BTreeSet<String>>);
+
+impl Names {
+    /// What the plugin's series are labelled with.
+    pub(super) fn label<'a>(&self, plugin: &'a str) -> &'a str {
+        let mut names = self.0.lock();
+        if names.contains(plugin) {
+            return plugin;
+        }
+        if names.len() >= NAMES_MAX {
+            return OTHERS;
+        }
+        names.insert(plugin.to_owned());
+        plugin
+    }
+}
+
 /// The names that plugins gave, since one name can have one kind only in what is shown.
 // A lock, since any thread may ask a plugin that makes a new series; held for a look at the table.
 #[derive(Default)]
-pub(super) struct UserNames(Mutex<BTreeMap<String, UserKind>>);
+pub(super) struct UserNames(Mutex<User>);
+
+#[derive(Default)]
+struct User {
+    names: BTreeMap<String, UserKind>,
+    /// By name and labels. Those of a plugin that was removed stay, and are its own again should it come back.
+    series: BTreeSet<(String, Vec<(String, String)>)>,
+}
 
 impl UserNames {
-    /// `None` if the name has another kind already, or if there are too many names.
+    /// `None` if the name has another kind already, or if there are too many names or series.
     pub(super) fn series(
         &self,
         r: &Registrar,
@@ -206,13 +238,19 @@ impl UserNames {
         name: &str,
         labels: Vec<(String, String)>,
     ) -> Option<UserSeries> {
-        let mut names = self.0.lock();
-        match names.get(name) {
+        let mut user = self.0.lock();
+        match user.names.get(name) {
             Some(known) if *known != kind => return None,
-            None if names.len() >= USER_NAMES_MAX => return None,
+            None if user.names.len() >= USER_NAMES_MAX => return None,
             _ => {}
         }
-        names.insert(name.to_owned(), kind);
+        let series = (name.to_owned(), labels);
+        if user.series.len() >= USER_SERIES_MAX && !user.series.contains(&series) {
+            return None;
+        }
+        let labels = series.1.clone();
+        user.series.insert(series);
+        user.names.insert(name.to_owned(), kind);
         let shown = format!("plugin_user_{name}");
         Some(match kind {
             UserKind::Counter => UserSeries::Counter(r.user_counter(shown, labels)),
@@ -238,5 +276,28 @@ mod tests {
             assert!(series(UserKind::Gauge, &format!("n{number}")).is_some());
         }
         assert!(series(UserKind::Gauge, "one_more").is_none());
+    }
+
+    #[test]
+    fn the_number_of_series_is_bounded_and_those_that_are_there_stay() {
+        let (names, r) = (UserNames::default(), Registrar::new(registrar::recorder()));
+        let series = |number: usize| {
+            let labels = vec![("number".to_owned(), number.to_string())];
+            names.series(&r, UserKind::Counter, "a", labels)
+        };
+        assert!((0..USER_SERIES_MAX).all(|number| series(number).is_some()));
+        assert!(series(USER_SERIES_MAX).is_none());
+        assert!(series(0).is_some());
+    }
+
+    #[test]
+    fn plugins_beyond_the_most_share_their_series() {
+        let names = Names::default();
+        for number in 0..NAMES_MAX {
+            let name = format!("n{number}");
+            assert_eq!(names.label(&name), name);
+        }
+        assert_eq!(names.label("one-more"), OTHERS);
+        assert_eq!(names.label("n0"), "n0");
     }
 }

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use wasmtime::Store;
 
-use super::Prepared;
 use super::bindings::exports::kuorum::policy::admission::{self as wit, Guest};
 use super::engine;
 use super::instance::{self, CallKind, Failure, Spent, Started, State, Template};
 use super::manifest::{VALUE_INLINE_BYTES_MAX, ValueShown};
+use super::{Inner, Prepared};
 
 pub(crate) use super::bindings::exports::kuorum::policy::admission::{Code, Space};
 pub(crate) use super::bindings::kuorum::policy::types::Ctx;
@@ -163,13 +163,29 @@ impl Prepared {
     }
 
     fn judge(&self, question: &Question<'_>) -> Result<Judged, Failure> {
-        let inner = &*self.0;
-        let template = &inner.template;
-        let mut warm = match inner.pool.take() {
+        let Inner { pool, template, .. } = &*self.0;
+        let mut warm = match pool.take() {
             Some(warm) => warm,
             None => warm(template, template.start()?)?,
         };
-        let call = instance::begin(&mut warm.store, CallKind::Admission, question.ctx.revision);
+        let judged = self.judge_in(&mut warm.store, &warm.guest, question);
+        if judged.as_ref().err().is_none_or(|failure| !failure.is_breakage()) {
+            warm.store.data_mut().call.values.clear();
+            pool.give_back(warm);
+        }
+        judged
+    }
+
+    /// Asks this instance.
+    pub(super) fn judge_in(
+        &self,
+        store: &mut Store<State>,
+        guest: &Guest,
+        question: &Question<'_>,
+    ) -> Result<Judged, Failure> {
+        let inner = &*self.0;
+        let template = &inner.template;
+        let call = instance::begin(store, CallKind::Admission, question.ctx.revision);
         let mut ops = Vec::with_capacity(question.ops.len());
         for op in question.ops.iter().filter(|op| inner.rules.match_op(op)) {
             call.values.push(match op {
@@ -190,17 +206,11 @@ impl Prepared {
             space: question.space,
             ops: &ops,
         };
-        let guest = &warm.guest;
-        let outcome = template.ask(&mut warm.store, |store| guest.call_check(store, request));
-        let judged = outcome.map(|(verdict, spent)| {
-            let read_set = std::mem::take(&mut warm.store.data_mut().call.reads);
+        let outcome = template.ask(store, |store| guest.call_check(store, request));
+        outcome.map(|(verdict, spent)| {
+            let read_set = std::mem::take(&mut store.data_mut().call.reads);
             Judged { verdict: Verdict::of_plugin(verdict), read_set, spent }
-        });
-        if judged.as_ref().err().is_none_or(|failure| !failure.is_breakage()) {
-            warm.store.data_mut().call.values.clear();
-            inner.pool.give_back(warm);
-        }
-        judged
+        })
     }
 }
 

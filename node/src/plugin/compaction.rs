@@ -39,14 +39,19 @@ impl Prepared {
     }
 
     fn plan(&self, input: &Input<'_>) -> Result<Planned, Failure> {
+        self.plan_in(&mut self.0.template.start()?, input)
+    }
+
+    /// Asks this instance.
+    pub(super) fn plan_in(&self, started: &mut Started, input: &Input<'_>) -> Result<Planned, Failure> {
         let template = &self.0.template;
         let indices = template.compaction.as_ref().ok_or(Failure::NotAsked)?;
-        let Started { mut store, instance } = template.start()?;
-        instance::begin(&mut store, CallKind::Compaction, input.ctx.revision);
+        let Started { store, instance } = started;
+        instance::begin(store, CallKind::Compaction, input.ctx.revision);
         let mut input = input.clone();
         input.ctx.deadline_ms = template.plugin.limits.deadline_ms;
-        let (mut plan, spent) = template.ask(&mut store, |store| {
-            let guest = indices.load(&mut *store, &instance)?;
+        let (mut plan, spent) = template.ask(store, |store| {
+            let guest = indices.load(&mut *store, instance)?;
             guest.call_plan_compaction(store, input)
         })?;
         plan.defragment.truncate(DEFRAGMENT_MAX);

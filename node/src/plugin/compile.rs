@@ -232,7 +232,8 @@ fn compiled(file: &[u8]) -> Result<Vec<u8>, String> {
     compiled.map_err(|error| format!("{error:#}"))
 }
 
-fn encoded_component(module: &[u8]) -> Result<Vec<u8>, String> {
+/// A core module with the interface embedded, as a component.
+pub(super) fn encoded_component(module: &[u8]) -> Result<Vec<u8>, String> {
     let encoder = ComponentEncoder::default().validate(true).module(module);
     encoder.and_then(|mut encoder| encoder.encode()).map_err(|error| {
         format!("the file is a core module that can't be made a component of kuorum:policy: {error:#}")

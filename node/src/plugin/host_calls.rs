@@ -9,7 +9,7 @@ mod log;
 mod metrics;
 mod request_values;
 
-pub(super) use kv_read::{KV_VALUE_BYTES_MAX, READ_SET_MAX};
+pub(crate) use log::LineListener;
 pub(super) use log::LogBudget;
 pub(super) use metrics::UserMetrics;
 

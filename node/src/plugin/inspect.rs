@@ -95,7 +95,7 @@ pub(super) fn inspect(bytes: &[u8]) -> Result<Inspected, String> {
 }
 
 /// wasmparser's sentences say what and where ("unexpected end-of-file (at offset 0x1f)").
-fn broken(error: &wasmparser::BinaryReaderError) -> String {
+pub(super) fn broken(error: &wasmparser::BinaryReaderError) -> String {
     format!("the file is damaged or cut short: {error}")
 }
 

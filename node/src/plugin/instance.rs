@@ -15,7 +15,7 @@ use super::bindings::exports::kuorum::policy::{admission, compaction, lifecycle}
 use super::bindings::kuorum::policy::types;
 use super::compile::one_line;
 use super::engine::{self, Clock};
-use super::host_calls::{LogBudget, UserMetrics};
+use super::host_calls::{LineListener, LogBudget, UserMetrics};
 use super::kv::KvReader;
 use super::limits::{Budget, Ceiling, Limits, SETUP};
 use super::rules::Prefixes;
@@ -33,6 +33,8 @@ pub(super) struct Plugin {
     pub(super) limits: Limits,
     pub(super) reader: Arc<dyn KvReader>,
     pub(super) lines: LogBudget,
+    /// Who hears of its lines.
+    pub(super) listener: Option<Arc<dyn LineListener>>,
     pub(super) user_metrics: UserMetrics,
     pub(super) counts: metrics::Plugin,
 }

@@ -39,6 +39,19 @@ pub(crate) struct AskedLimits {
     pub(crate) deadline_ms: Option<u32>,
 }
 
+impl AskedLimits {
+    /// What an operator sets; 0 stands for nothing.
+    pub(crate) fn set(fuel: u64, memory_bytes: u64, deadline_ms: u64) -> AskedLimits {
+        let set = |limit: u64| (limit != 0).then_some(limit);
+        AskedLimits {
+            fuel: set(fuel),
+            memory_bytes: set(memory_bytes),
+            // Past what fits is past what is allowed.
+            deadline_ms: set(deadline_ms).map(|ms| u32::try_from(ms).unwrap_or(u32::MAX)),
+        }
+    }
+}
+
 /// The limits in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 
+use super::compile::one_line;
 use super::limits::AskedLimits;
 
 pub(super) const SECTION: &str = "kuorum-manifest";
@@ -96,7 +97,8 @@ impl fmt::Debug for Key {
 }
 
 impl Key {
-    fn parse(text: &str) -> Result<Key, String> {
+    /// Reads it as it stands in manifests.
+    pub(crate) fn parse(text: &str) -> Result<Key, String> {
         let Some(digits) = text.strip_prefix("hex:") else {
             return Ok(Key(text.as_bytes().to_vec()));
         };
@@ -142,14 +144,22 @@ impl Manifest {
         Ok(manifest)
     }
 
+    /// Reads what an author writes, `plugin.toml`, and returns it with the text of its section. The error is one sentence
+    /// that names the line where there is one.
+    pub(super) fn parse_toml(text: &str) -> Result<(Manifest, String), String> {
+        let told = |error: toml::de::Error| {
+            let line = error.span().map(|span| text[..span.start].lines().count().max(1));
+            let what = one_line(error.message());
+            line.map_or(what.clone(), |line| format!("line {line}: {what}"))
+        };
+        let manifest: Manifest = toml::from_str(text).map_err(told)?;
+        manifest.check()?;
+        let section: serde_json::Value = toml::from_str(text).map_err(told)?;
+        Ok((manifest, section.to_string()))
+    }
+
     fn check(&self) -> Result<(), String> {
-        if !is_name(&self.name) {
-            return Err(format!(
-                "name {:?} must be a lower-case letter followed by up to {} lower-case letters, digits or dashes",
-                self.name,
-                NAME_CHARS_MAX - 1
-            ));
-        }
+        check_name(&self.name)?;
         for (field, text) in [("version", &self.version), ("description", &self.description)] {
             if text.len() > TEXT_BYTES_MAX {
                 return Err(format!("{field} has {} bytes, {TEXT_BYTES_MAX} at most", text.len()));
@@ -206,11 +216,19 @@ fn check_prefix(field: &str, prefix: &Key) -> Result<(), String> {
     }
 }
 
-fn is_name(text: &str) -> bool {
+/// Whether a plugin can be called so. The error is one sentence.
+pub(crate) fn check_name(text: &str) -> Result<(), String> {
     let is_part = |letter: u8| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == b'-';
-    text.len() <= NAME_CHARS_MAX
+    let is_name = text.len() <= NAME_CHARS_MAX
         && text.bytes().next().is_some_and(|first| first.is_ascii_lowercase())
-        && text.bytes().all(is_part)
+        && text.bytes().all(is_part);
+    if is_name {
+        return Ok(());
+    }
+    let rest_max = NAME_CHARS_MAX - 1;
+    Err(format!(
+        "name {text:?} must be a lower-case letter followed by up to {rest_max} lower-case letters, digits or dashes"
+    ))
 }
 
 #[cfg(test)]
@@ -266,5 +284,26 @@ mod tests {
             &admission(r#""match":[{"ops":["put"],"prefix":"/"}],"value":{"first":9000}"#),
             "admission.value.first is 9000",
         );
+    }
+
+    #[test]
+    fn what_an_author_writes_becomes_the_section() {
+        let text = "name = \"a\"\nversion = \"1\"\nkv_read = [\"/l/\"]\n[[admission.match]]\nops = [\"put\"]\nprefix = \"\"\n\
+                    [admission]\nvalue = { first = 64 }\n";
+        let (manifest, section) = Manifest::parse_toml(text).unwrap();
+        assert_eq!(manifest.admission.as_ref().unwrap().value, ValueShown::First(64));
+        assert_eq!(Manifest::parse(section.as_bytes()).unwrap(), manifest);
+    }
+
+    #[test]
+    fn an_author_is_told_the_line() {
+        let mistake = |text: &str| Manifest::parse_toml(text).unwrap_err();
+        let unknown = mistake("name = \"a\"\nversion = \"1\"\ncolour = 1\n");
+        assert!(unknown.starts_with("line 3: unknown field `colour`"), "{unknown}");
+        let broken = mistake("name = \"a\"\nversion = 1 2\n");
+        assert!(broken.starts_with("line 2: "), "{broken}");
+        assert!(mistake("name = \"A\"\nversion = \"1\"\n").starts_with("name \"A\" must be"));
+        let lacking = mistake("name = \"a\"\n");
+        assert!(lacking.contains("missing field `version`"), "{lacking}");
     }
 }

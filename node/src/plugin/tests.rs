@@ -7,6 +7,7 @@ mod hostile;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::admission::ReadKey;
 use super::*;
 use guest::Guest;
 

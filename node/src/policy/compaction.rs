@@ -66,6 +66,11 @@ impl Schedule {
         Some(target)
     }
 
+    /// What was due last was not done: it may be due again.
+    pub(crate) fn put_off(&mut self) {
+        self.last = None;
+    }
+
     fn periodic(&mut self, now_ms: u64, current: Revision, retention_ms: u64) -> Option<Revision> {
         let interval_ms = retention_ms.min(PERIODIC_INTERVAL_MS_MAX);
         let sample_ms = (interval_ms / SAMPLES_PER_INTERVAL).max(1);
@@ -120,6 +125,15 @@ mod tests {
         assert_eq!(schedule.due(REVISION_INTERVAL_MS, Revision(140)), Some(Revision(90)));
         assert_eq!(schedule.due(2 * REVISION_INTERVAL_MS - 1, Revision(150)), None);
         assert_eq!(schedule.due(2 * REVISION_INTERVAL_MS, Revision(140)), None);
+    }
+
+    #[test]
+    fn what_was_put_off_is_due_again() {
+        let mut schedule = Schedule::new(Mode::Revision { retention: 50 }, 0);
+        assert_eq!(schedule.due(REVISION_INTERVAL_MS, Revision(140)), Some(Revision(90)));
+        schedule.put_off();
+        assert_eq!(schedule.due(2 * REVISION_INTERVAL_MS - 1, Revision(140)), None);
+        assert_eq!(schedule.due(2 * REVISION_INTERVAL_MS, Revision(140)), Some(Revision(90)));
     }
 
     #[test]

@@ -17,6 +17,7 @@
 
 mod change;
 mod refused;
+mod signature;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -28,6 +29,7 @@ use prost::Message as _;
 
 pub(crate) use change::{Changed, Outcome, check_load};
 pub(crate) use refused::{Lacking, Refused};
+pub(crate) use signature::{TrustedKeys, keys_of_pem};
 
 use crate::cluster::{Member, MemberId};
 use crate::policy::epoch::Epoch;
@@ -54,6 +56,8 @@ pub(crate) const FAILURE_BYTES_MAX: usize = 1_024;
 pub(crate) const NAME_BYTES_MAX: usize = 63;
 
 const SHA256_BYTES: usize = 32;
+/// Of an Ed25519 signature.
+const SIGNATURE_BYTES: usize = 64;
 
 /// Names of rows in the `sys` space: of the list of components, and beginnings of those of plugins and of pieces of
 /// components.
@@ -123,8 +127,10 @@ impl State {
         self.revisions().filter(|(_, revision)| revision.mode() != PluginMode::Off)
     }
 
-    fn is_whole(&self, sha256: &[u8]) -> bool {
-        self.components.iter().any(|component| component.sha256 == sha256 && is_whole(component))
+    /// The bytes of a component, if all of it is there.
+    fn component_bytes(&self, sha256: &[u8]) -> Option<u64> {
+        let whole = |component: &&PluginComponent| component.sha256 == sha256 && is_whole(component);
+        self.components.iter().find(whole).map(|component| component.bytes)
     }
 }
 
@@ -195,7 +201,12 @@ impl Registry {
 
     /// Whether all of a component is there.
     pub(crate) fn has_component(&self, sha256: &[u8]) -> bool {
-        self.state.read().is_whole(sha256)
+        self.component_bytes(sha256).is_some()
+    }
+
+    /// The bytes of a component, if all of it is there.
+    pub(crate) fn component_bytes(&self, sha256: &[u8]) -> Option<u64> {
+        self.state.read().component_bytes(sha256)
     }
 
     /// Whether this member has prepared everything that is in force.

@@ -6,6 +6,7 @@
 
 use kuorum_proto::etcdserverpb::{LeaseGrantRequest, PutRequest, ReadSetEntry, TxnRequest, request_op};
 
+use super::tail::Tail;
 use super::{Asked, Standing, Table, Weight};
 use crate::admission::ReadSet;
 use crate::plugin::{Code, Ctx, Failure, Judged, Op, Prepared, Question, Space, Verdict};
@@ -19,6 +20,8 @@ pub(crate) struct Asker<'a> {
     pub(crate) ctx: Ctx,
     pub(crate) peer: &'a str,
     pub(crate) space: Space,
+    /// Where to tell what they say.
+    pub(crate) tail: &'a Tail,
 }
 
 /// The operation of a put.
@@ -87,26 +90,33 @@ impl Table {
         let mut read_set = ReadSet::new();
         let mut verdict = Ok(());
         for asked in concerned(Weight::Enforced) {
-            verdict = enforce(asked, &question, &mut read_set);
+            verdict = enforce(asked, &question, asker.tail, &mut read_set);
             if verdict.is_err() {
                 break;
             }
         }
         for asked in concerned(Weight::Shadow) {
-            shadow(asked, &question, verdict.is_ok());
+            shadow(asked, &question, asker.tail, verdict.is_ok());
         }
         verdict.map(|()| read_set)
     }
 }
 
-fn enforce(asked: &Asked, question: &Question<'_>, read_set: &mut ReadSet) -> Result<(), Refusal> {
+fn enforce(asked: &Asked, question: &Question<'_>, tail: &Tail, read_set: &mut ReadSet) -> Result<(), Refusal> {
     let prepared = match asked.standing() {
         Standing::Ready(prepared) => prepared,
-        Standing::Failed(_) if asked.fails_open() => return Ok(()),
-        Standing::Failed(failure) => return Err(unjudged(asked, Some(failure.to_owned()))),
+        Standing::Failed(failure) => {
+            tail.unjudged(asked, question, asked.fails_open(), failure);
+            return if asked.fails_open() { Ok(()) } else { Err(unjudged(asked, Some(failure.to_owned()))) };
+        }
         Standing::Preparing => return Err(unjudged(asked, None)),
     };
-    match prepared.admission(question) {
+    let outcome = prepared.admission(question);
+    match &outcome {
+        Ok(judged) => tail.verdict(asked, question, judged),
+        Err(failure) => tail.unjudged(asked, question, asked.fails_open(), &failure.to_string()),
+    }
+    match outcome {
         Ok(Judged { verdict, read_set: reads, .. }) => {
             prepared.counts().verdict(&verdict, false);
             let has_read = !reads.is_empty();
@@ -140,10 +150,12 @@ fn enforce(asked: &Asked, question: &Question<'_>, read_set: &mut ReadSet) -> Re
 }
 
 /// Asks a plugin that is not followed, and notes where following it would have made a difference.
-fn shadow(asked: &Asked, question: &Question<'_>, passes: bool) {
+fn shadow(asked: &Asked, question: &Question<'_>, tail: &Tail, passes: bool) {
     let Standing::Ready(prepared) = asked.standing() else { return };
     match prepared.admission(question) {
-        Ok(Judged { verdict, .. }) => {
+        Ok(judged) => {
+            tail.verdict(asked, question, &judged);
+            let verdict = judged.verdict;
             prepared.counts().verdict(&verdict, true);
             let would_pass = !matches!(verdict, Verdict::Deny { .. });
             if would_pass != passes {
@@ -155,7 +167,11 @@ fn shadow(asked: &Asked, question: &Question<'_>, passes: bool) {
                 say(prepared, asked, "a plugin in shadow would have decided otherwise", text);
             }
         }
-        Err(failure) => say(prepared, asked, "a plugin in shadow did not answer", &failure.to_string()),
+        Err(failure) => {
+            let failure = failure.to_string();
+            tail.unjudged(asked, question, true, &failure);
+            say(prepared, asked, "a plugin in shadow did not answer", &failure);
+        }
     }
 }
 

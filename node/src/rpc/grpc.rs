@@ -39,7 +39,6 @@ const ELECTION_ABSENT: &str = "the election service is not in this release; clie
 const LOCK_ABSENT: &str = "the lock service is not in this release; clients can lock with transactions";
 const SNAPSHOT_ABSENT: &str = "snapshots are not in this release";
 const DOWNGRADE_ABSENT: &str = "downgrades are not in this release";
-const TAIL_ABSENT: &str = "what plugins decide can't be followed in this release";
 
 /// Answers one request.
 pub(super) fn answer(front: Arc<Front>, peer: SocketAddr, request: Request<Incoming>) -> Answer {
@@ -109,10 +108,10 @@ fn dispatch(call: Call, messages: Body) -> Answer {
         Method::PluginLoad => Box::pin(streams::load(call, messages)),
         Method::PluginList => unary(call, messages, plugin::list),
         Method::PluginInspect => unary(call, messages, plugin::inspect),
-        Method::PluginSetMode => unary(call, messages, plugin::set_mode),
-        Method::PluginRollback => unary(call, messages, plugin::rollback),
-        Method::PluginRemove => unary(call, messages, plugin::remove),
-        Method::PluginTail => absent(&call, TAIL_ABSENT),
+        Method::PluginSetMode => unary(call, messages, move |node, request| plugin::set_mode(node, request, peer)),
+        Method::PluginRollback => unary(call, messages, move |node, request| plugin::rollback(node, request, peer)),
+        Method::PluginRemove => unary(call, messages, move |node, request| plugin::remove(node, request, peer)),
+        Method::PluginTail => Box::pin(streams::tail(call, messages)),
         Method::Snapshot => absent(&call, SNAPSHOT_ABSENT),
         Method::Downgrade => absent(&call, DOWNGRADE_ABSENT),
         Method::AuthEnable

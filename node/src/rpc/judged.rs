@@ -52,7 +52,7 @@ impl Judge<'_> {
             deadline_ms: 0,
         };
         let space = Space { db_bytes, in_use_bytes: store.in_use_bytes().min(db_bytes), quota_bytes };
-        table.judge(&Asker { ctx, peer: &peer, space }, ops, conditional)
+        table.judge(&Asker { ctx, peer: &peer, space, tail: self.node.roster.tail() }, ops, conditional)
     }
 
     /// Whether plugins may have something to say at all, for requests that take work to lay out.
@@ -94,7 +94,7 @@ pub(super) async fn agreed(
                 metrics::get().recent.writes.record(proposed.elapsed());
                 match answer {
                     Err(stale @ (Refusal::StalePolicy | Refusal::StaleReads)) => {
-                        let counts = &metrics::get().policies;
+                        let counts = metrics::get().policies();
                         match stale {
                             Refusal::StalePolicy => counts.stale_epochs.increment(1),
                             _ => counts.stale_reads.increment(1),

@@ -25,6 +25,8 @@ pub(crate) async fn status(node: Arc<Node>, _request: StatusRequest) -> Result<S
         errors.push(status::text(&Refusal::NoLeader).into_owned());
     }
     errors.extend(node.alarms.list(AlarmType::None.into()).iter().map(alarm_text));
+    // etcd's clients know no alarm for this, and print what stands here.
+    errors.extend(node.roster.quarantined().into_iter().map(|plugin| format!("plugin {plugin} is quarantined")));
     Ok(StatusResponse {
         header: Some(node.header()),
         version: ETCD_VERSION.to_owned(),
@@ -119,7 +121,7 @@ pub(crate) async fn move_leader(node: Arc<Node>, request: MoveLeaderRequest) -> 
 }
 
 /// Runs what reads the whole store where no other request waits for it.
-async fn off_shard<T: Send + 'static>(
+pub(super) async fn off_shard<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     let done = tokio::task::spawn_blocking(work).await;

@@ -3,26 +3,30 @@
 //! Everything that changes something is proposed, and decided in apply ([`crate::policy::plugins`]). What is kept here is
 //! that a component has the SHA-256 it is called by: its last piece is proposed once that is known.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use kuorum_proto::kuorum::v1::{
     Plugin, PluginChangeResponse, PluginChunk, PluginInspectRequest, PluginInspectResponse, PluginListRequest,
-    PluginListResponse, PluginLoad, PluginLoadProgress, PluginLoadRequest, PluginMember, PluginPreparation,
+    PluginListResponse, PluginLoad, PluginLoadProgress, PluginLoadRequest, PluginMember, PluginMode, PluginPreparation,
     PluginRemove, PluginRemoveRequest, PluginRemoveResponse, PluginRevision, PluginRollback, PluginRollbackRequest,
-    PluginSetMode, PluginSetModeRequest, PluginUploadBegin, PluginUploadRequest, PluginUploadResponse, plugin_command,
-    plugin_upload_request,
+    PluginSetMode, PluginSetModeRequest, PluginTailLine, PluginTailRequest, PluginTailWhat, PluginUploadBegin,
+    PluginUploadRequest, PluginUploadResponse, plugin_command, plugin_upload_request,
 };
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{Node, unexpected};
-use crate::apply::Reply;
+use super::maintenance::off_shard;
+use super::{Node, status, unexpected};
+use crate::apply::{Reply, plugin as rows};
 use crate::cluster::MemberId;
+use crate::plugin::{AskedLimits, Manifest};
 use crate::policy::plugins::{self, CHUNK_BYTES, COMPONENT_BYTES_MAX, Outcome, Refused};
 use crate::refusal::Refusal;
+use crate::roster::tail::Listener;
 
 /// How long a load waits for the members where it does not say: a large component takes some seconds to compile.
 const LOAD_WAIT_MS: u64 = 60_000;
@@ -32,7 +36,9 @@ pub(crate) async fn list(node: Arc<Node>, request: PluginListRequest) -> Result<
     if !request.serializable {
         node.consensus.read_barrier().await?;
     }
-    Ok(PluginListResponse { policy_epoch: node.plugins.epoch().get(), plugins: node.plugins.list() })
+    let plugins = node.plugins.list();
+    let standings = node.roster.standings(&plugins);
+    Ok(PluginListResponse { policy_epoch: node.plugins.epoch().get(), plugins, standings })
 }
 
 pub(crate) async fn inspect(node: Arc<Node>, request: PluginInspectRequest) -> Result<PluginInspectResponse, Refusal> {
@@ -44,30 +50,45 @@ pub(crate) async fn inspect(node: Arc<Node>, request: PluginInspectRequest) -> R
         name: member.name,
         is_learner: member.is_learner,
     };
+    let plugin = named(&node, &request.name)?;
     Ok(PluginInspectResponse {
         policy_epoch: node.plugins.epoch().get(),
-        plugin: Some(named(&node, &request.name)?),
+        standings: node.roster.standings([&plugin]),
+        plugin: Some(plugin),
         members: node.members.list().into_iter().map(member).collect(),
+        member_id: node.facts.member_id.0,
     })
 }
 
-pub(crate) async fn set_mode(node: Arc<Node>, request: PluginSetModeRequest) -> Result<PluginChangeResponse, Refusal> {
+pub(crate) async fn set_mode(
+    node: Arc<Node>,
+    request: PluginSetModeRequest,
+    peer: SocketAddr,
+) -> Result<PluginChangeResponse, Refusal> {
     let PluginSetModeRequest { name, mode, revision, expected_policy_epoch, allow_missing_members } = request;
     let set_mode = PluginSetMode { name: name.clone(), mode, revision, expected_policy_epoch, allow_missing_members };
-    let (_, policy_epoch) = propose(&node, plugin_command::Change::SetMode(set_mode)).await?;
+    let (_, policy_epoch) = audited(&node, plugin_command::Change::SetMode(set_mode), peer).await?;
     Ok(PluginChangeResponse { policy_epoch, plugin: node.plugins.get(&name) })
 }
 
-pub(crate) async fn rollback(node: Arc<Node>, request: PluginRollbackRequest) -> Result<PluginChangeResponse, Refusal> {
+pub(crate) async fn rollback(
+    node: Arc<Node>,
+    request: PluginRollbackRequest,
+    peer: SocketAddr,
+) -> Result<PluginChangeResponse, Refusal> {
     let PluginRollbackRequest { name, expected_policy_epoch, allow_missing_members } = request;
     let rollback = PluginRollback { name: name.clone(), expected_policy_epoch, allow_missing_members };
-    let (_, policy_epoch) = propose(&node, plugin_command::Change::Rollback(rollback)).await?;
+    let (_, policy_epoch) = audited(&node, plugin_command::Change::Rollback(rollback), peer).await?;
     Ok(PluginChangeResponse { policy_epoch, plugin: node.plugins.get(&name) })
 }
 
-pub(crate) async fn remove(node: Arc<Node>, request: PluginRemoveRequest) -> Result<PluginRemoveResponse, Refusal> {
+pub(crate) async fn remove(
+    node: Arc<Node>,
+    request: PluginRemoveRequest,
+    peer: SocketAddr,
+) -> Result<PluginRemoveResponse, Refusal> {
     let remove = PluginRemove { name: request.name };
-    let (_, policy_epoch) = propose(&node, plugin_command::Change::Remove(remove)).await?;
+    let (_, policy_epoch) = audited(&node, plugin_command::Change::Remove(remove), peer).await?;
     Ok(PluginRemoveResponse { policy_epoch })
 }
 
@@ -82,6 +103,85 @@ async fn propose(node: &Node, change: plugin_command::Change) -> Result<(Outcome
         Reply::Plugin(outcome, epoch) => Ok((outcome, epoch)),
         other => Err(unexpected("a change of the plugins", &other)),
     }
+}
+
+/// Has an operator's change agreed on, and writes down who asked for it and what came of it.
+async fn audited(node: &Node, change: plugin_command::Change, peer: SocketAddr) -> Result<(Outcome, u64), Refusal> {
+    let (what, name, asked) = told(&change);
+    let outcome = propose(node, change).await;
+    let peer = peer.to_string();
+    match &outcome {
+        Ok((outcome, epoch)) => {
+            let plugin = node.plugins.get(&name);
+            let current = plugin.and_then(|plugin| plugin.current).map_or(0, |current| current.number);
+            let revision = match outcome {
+                Outcome::Revision { number, .. } => *number,
+                Outcome::Done if asked != 0 => asked,
+                Outcome::Done => current,
+            };
+            crate::info!(
+                "an operator changed a plugin",
+                change = what,
+                plugin = name,
+                revision = revision,
+                "policy-epoch" = *epoch,
+                remote = peer
+            );
+        }
+        Err(refusal) => {
+            // A change that was not answered in time may still come to be.
+            let error = status::text(refusal).into_owned();
+            crate::info!(
+                "a change of a plugin was not confirmed",
+                change = what,
+                plugin = name,
+                revision = asked,
+                remote = peer,
+                error = error
+            );
+        }
+    }
+    outcome
+}
+
+/// What a change is called, the plugin's name, and the revision that it names, or 0.
+fn told(change: &plugin_command::Change) -> (&'static str, String, u64) {
+    use plugin_command::Change;
+    match change {
+        Change::Load(load) => ("load", load.name.clone(), 0),
+        Change::SetMode(set) => {
+            let what = match PluginMode::try_from(set.mode) {
+                Ok(PluginMode::Off) => "off",
+                Ok(PluginMode::Shadow) => "shadow",
+                Ok(PluginMode::Enforce) => "activate",
+                Err(_) => "an unknown mode",
+            };
+            (what, set.name.clone(), set.revision)
+        }
+        Change::Rollback(rollback) => ("rollback", rollback.name.clone(), 0),
+        Change::Remove(remove) => ("remove", remove.name.clone(), 0),
+        Change::Chunk(_) => ("a piece of a component", String::new(), 0),
+        Change::Acknowledge(acknowledge) => ("acknowledgement", acknowledge.name.clone(), acknowledge.revision),
+    }
+}
+
+/// Looks at the component that is to be loaded, before anything is agreed on: every member will, when it prepares it, and
+/// would only find the same.
+async fn check_file(node: &Arc<Node>, load: &PluginLoad) -> Result<(), Refusal> {
+    // It may have come by way of another member.
+    node.consensus.read_barrier().await?;
+    let bytes = node.plugins.component_bytes(&load.sha256).ok_or(Refused::NoComponent)?;
+    let (store, trusted_keys, load) = (node.store.get(), node.trusted_keys.clone(), load.clone());
+    off_shard(move || {
+        let component = rows::component(&store, &load.sha256, bytes);
+        let component = component.map_err(|error| Refusal::Internal(error.to_string()))?.ok_or(Refused::NoComponent)?;
+        let limits = load.limits.unwrap_or_default();
+        let limits = AskedLimits::set(limits.fuel, limits.memory_bytes, limits.deadline_ms);
+        let manifest = Manifest::of_file(&component).map_err(Refusal::UnfitPlugin)?;
+        manifest.allow(&load.name, &load.kv_read, &limits).map_err(Refusal::UnfitPlugin)?;
+        trusted_keys.check(&component, &load.signature).map_err(Refusal::NotTrusted)
+    })
+    .await
 }
 
 /// A component on its way into the log.
@@ -195,22 +295,24 @@ pub(crate) struct Loading {
 }
 
 impl Loading {
-    pub(crate) async fn begin(node: Arc<Node>, request: PluginLoadRequest) -> Result<Loading, Refusal> {
+    pub(crate) async fn begin(
+        node: Arc<Node>,
+        request: PluginLoadRequest,
+        peer: SocketAddr,
+    ) -> Result<Loading, Refusal> {
         let PluginLoadRequest { name, sha256, config, kv_read, limits, signature, wait_ms } = request;
-        if !signature.is_empty() {
-            return Err(Refusal::Unimplemented("signatures of plugins are not checked in this release: load without"));
-        }
         let config = if config.is_empty() { "{}".to_owned() } else { config };
-        let load = PluginLoad { name: name.clone(), sha256, config, kv_read, limits };
+        let load = PluginLoad { name: name.clone(), sha256, config, kv_read, limits, signature };
         plugins::check_load(&load)?;
         if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&load.config) {
             return Err(Refusal::Invalid(format!("the configuration is no JSON: {error}")));
         }
+        check_file(&node, &load).await?;
         // Before the proposal, so that no answer of a member is missed.
         let changes = node.plugins_changed.clone();
         let wait_ms = if wait_ms == 0 { LOAD_WAIT_MS } else { wait_ms.min(LOAD_WAIT_MS_MAX) };
         let deadline = Instant::now() + Duration::from_millis(wait_ms);
-        match propose(&node, plugin_command::Change::Load(load)).await? {
+        match audited(&node, plugin_command::Change::Load(load), peer).await? {
             (Outcome::Revision { number: revision, was_there }, _) => {
                 Ok(Loading { node, name, revision, was_there, deadline, changes, told: None })
             }
@@ -268,4 +370,34 @@ fn preparations(node: &Node, revision: &PluginRevision) -> Vec<PluginPreparation
         }
     };
     node.members.list().into_iter().map(preparation).collect()
+}
+
+/// What a plugin decides and says on this member, while somebody follows it.
+pub(crate) struct Following {
+    node: Arc<Node>,
+    listener: Listener,
+}
+
+impl Following {
+    pub(crate) fn begin(node: Arc<Node>, request: PluginTailRequest) -> Result<Following, Refusal> {
+        named(&node, &request.name)?;
+        let listener = node.roster.tail().listen(request.name);
+        Ok(Following { node, listener })
+    }
+
+    /// The next line; `None` when there will be none.
+    pub(crate) async fn next(&mut self) -> Option<PluginTailLine> {
+        let mut line = self.listener.next().await?;
+        if line.what() == PluginTailWhat::Log {
+            // Whoever wrote the line knows nothing of modes.
+            line.set_mode(self.mode(&line).unwrap_or_default());
+        }
+        Some(line)
+    }
+
+    fn mode(&self, line: &PluginTailLine) -> Option<PluginMode> {
+        let Plugin { current, candidate, .. } = self.node.plugins.get(&line.plugin)?;
+        let revision = [current, candidate].into_iter().flatten().find(|kept| kept.number == line.revision)?;
+        Some(revision.mode())
+    }
 }

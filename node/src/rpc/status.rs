@@ -134,6 +134,8 @@ fn describe(refusal: &Refusal) -> (Code, Cow<'static, str>) {
         Refusal::KeyTooLarge => {
             (Code::InvalidArgument, format!("etcdserver: key is longer than {KEY_BYTES_MAX} bytes").into())
         }
+        Refusal::UnfitPlugin(sentence) => (Code::InvalidArgument, format!("kuorum: {sentence}").into()),
+        Refusal::NotTrusted(sentence) => (Code::PermissionDenied, format!("kuorum: {sentence}").into()),
         Refusal::Invalid(sentence) => (Code::InvalidArgument, format!("etcdserver: {sentence}").into()),
         Refusal::Plugin(refused) => (plugin_code(refused), format!("kuorum: {refused}").into()),
         Refusal::Denied(denial) => (denial_code(denial.code), denial.message.clone().into()),
@@ -202,6 +204,8 @@ fn fixed(refusal: &Refusal) -> Option<(Code, &'static str)> {
         Refusal::Stopped => (Code::Unavailable, "etcdserver: server stopped"),
         Refusal::KeyTooLarge
         | Refusal::Invalid(_)
+        | Refusal::UnfitPlugin(_)
+        | Refusal::NotTrusted(_)
         | Refusal::Plugin(_)
         | Refusal::Denied(_)
         | Refusal::Unjudged(_)
@@ -230,6 +234,7 @@ fn plugin_code(refused: &Refused) -> Code {
     match refused {
         Refused::BadName(_)
         | Refused::BadHash
+        | Refused::BadSignature(_)
         | Refused::ConfigTooLarge
         | Refused::TooManyGrants
         | Refused::GrantTooLarge

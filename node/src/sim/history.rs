@@ -156,7 +156,7 @@ impl History {
         let outcome = match Command::decode(entry.kind, entry.data.clone()) {
             Ok((header, command)) => {
                 says_nothing = matches!(command, Command::LeaseCheckpoint(_));
-                let judged = matches!(command, Command::Put(_) | Command::Txn(_));
+                let judged = matches!(command, Command::Put(_) | Command::Txn(_) | Command::LeaseGrant(_));
                 if judged && header.policy_epoch != self.policies.epoch {
                     Outcome::Refused
                 } else {

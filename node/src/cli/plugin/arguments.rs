@@ -7,6 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use kuorum_proto::kuorum::v1::{PluginLimits, PluginMode};
 
+use crate::plugin::{Key, Kind};
+
 const DEFAULT_ENDPOINT: &str = "127.0.0.1:2379";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(20);
 const DEFAULT_WAIT: Duration = Duration::from_secs(60);
@@ -15,13 +17,31 @@ const WAIT_MAX: Duration = Duration::from_secs(600);
 
 pub(super) const USAGE: &str = "Usage: kuorum plugin COMMAND [NAME] [flags]
 
-  load FILE --name NAME    Bring a component into the cluster as the plugin's candidate, and wait until every member has
-                           prepared it.
+Writing a plugin, for which no member has to run:
+  new NAME                 Write a project with a small plugin that works.
+      --kind KIND          admission (default), compaction, quota, backup-schedule or backup-target.
+      --path DIR           Where to (default ./NAME).
+      --sdk DIR            Where the directory plugin-sdk of Kuorum's source is (default: looked for around DIR).
+  build                    Build a project for wasm32-unknown-unknown, and make the component of it.
+      --path DIR           The project (default .).
+      --out FILE           The component (default DIR/NAME.wasm).
+      --module FILE        Take this core module instead of running cargo: of a plugin that is not written in Rust.
+  test FILE                Ask a component, in two new instances and again in one that has been asked before, and fail
+                           where the answers differ.
       --config FILE | --config-json TEXT
                            Its configuration (default {}).
-      --kv-read PREFIX     Let it read keys that begin so; may be given several times. hex:00ff for bytes.
+      --questions FILE     What to ask, in JSON (default: made from its manifest).
+
+Running plugins:
+  load FILE                Bring a plugin into the cluster as its candidate, and wait until every member has prepared it.
+      --name NAME          Refuse the file if its manifest names another plugin.
+      --config FILE | --config-json TEXT
+                           Its configuration (default {}).
+      --kv-read PREFIX     Let it read keys that begin so, of those that its manifest asks for; may be given several
+                           times. hex:00ff for bytes.
       --fuel N  --memory-bytes N  --deadline-ms N
                            Limits of one call (default: what the plugin's manifest asks for).
+      --signature FILE     The Ed25519 signature of FILE, for members that demand one.
       --wait SECONDS       How long to wait for the members (default 60).
   list                     Every plugin.
   inspect NAME             One plugin, with its revisions and which members have prepared them.
@@ -41,20 +61,26 @@ Of shadow, activate and rollback:
       --allow-missing-members
                            Go on though not every voter has prepared the revision, as long as one has.
 
-Of all:
+Of all that run plugins:
       --endpoints LIST     Members to speak to, host:port, by commas; the first that answers is asked
                            (default 127.0.0.1:2379).
-      --output FORMAT      table or json (default table).
       --timeout SECONDS    How long to wait for an answer (default 20).
+Of all:
+      --output FORMAT      table or json (default table).
 ";
 
 /// What was asked for.
 #[derive(Debug, PartialEq)]
 pub(super) struct Request {
-    pub(super) endpoints: Vec<String>,
     pub(super) output: Output,
-    pub(super) timeout: Duration,
     pub(super) action: Action,
+}
+
+/// Which members to speak to, and how long.
+#[derive(Debug, PartialEq)]
+pub(super) struct Members {
+    pub(super) endpoints: Vec<String>,
+    pub(super) timeout: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +91,43 @@ pub(super) enum Output {
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Action {
+    /// For the author of a plugin.
+    Author(Authoring),
+    /// For the operator of a cluster.
+    Operator(Members, Operation),
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) enum Authoring {
+    New(New),
+    Build(Build),
+    Test(Test),
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) struct New {
+    pub(super) name: String,
+    pub(super) kind: Kind,
+    pub(super) path: PathBuf,
+    pub(super) sdk: Option<PathBuf>,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) struct Build {
+    pub(super) path: PathBuf,
+    pub(super) out: Option<PathBuf>,
+    pub(super) module: Option<PathBuf>,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) struct Test {
+    pub(super) component: PathBuf,
+    pub(super) config: Configuration,
+    pub(super) questions: Option<PathBuf>,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) enum Operation {
     Load(Load),
     List,
     Inspect { name: String },
@@ -78,17 +141,28 @@ impl Action {
     /// As it is typed.
     pub(super) fn word(&self) -> &'static str {
         match self {
-            Action::Load(_) => "load",
-            Action::List => "list",
-            Action::Inspect { .. } => "inspect",
-            Action::SetMode(change) => match change.mode {
+            Action::Author(Authoring::New(_)) => "new",
+            Action::Author(Authoring::Build(_)) => "build",
+            Action::Author(Authoring::Test(_)) => "test",
+            Action::Operator(_, operation) => operation.word(),
+        }
+    }
+}
+
+impl Operation {
+    fn word(&self) -> &'static str {
+        match self {
+            Operation::Load(_) => "load",
+            Operation::List => "list",
+            Operation::Inspect { .. } => "inspect",
+            Operation::SetMode(change) => match change.mode {
                 PluginMode::Off => "off",
                 PluginMode::Shadow => "shadow",
                 PluginMode::Enforce => "activate",
             },
-            Action::Rollback(_) => "rollback",
-            Action::Remove { .. } => "remove",
-            Action::Tail { .. } => "tail",
+            Operation::Rollback(_) => "rollback",
+            Operation::Remove { .. } => "remove",
+            Operation::Tail { .. } => "tail",
         }
     }
 }
@@ -96,10 +170,12 @@ impl Action {
 #[derive(Debug, PartialEq)]
 pub(super) struct Load {
     pub(super) component: PathBuf,
-    pub(super) name: String,
+    /// That the file has to have, if it was named.
+    pub(super) name: Option<String>,
     pub(super) config: Configuration,
     pub(super) kv_read: Vec<Bytes>,
     pub(super) limits: PluginLimits,
+    pub(super) signature: Option<PathBuf>,
     pub(super) wait: Duration,
 }
 
@@ -126,7 +202,7 @@ pub(super) struct Change {
 }
 
 pub(super) enum Parsed {
-    Request(Request),
+    Request(Box<Request>),
     Help,
 }
 
@@ -140,57 +216,100 @@ pub(super) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Parsed,
         return Ok(Parsed::Help);
     }
     let mut flags = Flags::split(words)?;
-    let endpoints = endpoints(flags.take("endpoints")?.as_deref().unwrap_or(DEFAULT_ENDPOINT))?;
     let output = match flags.take("output")?.as_deref() {
         None | Some("table") => Output::Table,
         Some("json") => Output::Json,
         Some(other) => return Err(format!("--output is table or json, not {other:?}")),
     };
-    let timeout = flags.seconds("timeout")?.unwrap_or(DEFAULT_TIMEOUT);
-    let action = action(&mut flags)?;
+    let word = flags.word("a command")?;
+    let action = match authoring(&word, &mut flags)? {
+        Some(authoring) => Action::Author(authoring),
+        None => Action::Operator(members(&mut flags)?, operation(&word, &mut flags)?),
+    };
     flags.finish()?;
-    Ok(Parsed::Request(Request { endpoints, output, timeout, action }))
+    Ok(Parsed::Request(Box::new(Request { output, action })))
 }
 
-fn action(flags: &mut Flags) -> Result<Action, String> {
-    let word = flags.word("a command")?;
-    Ok(match word.as_str() {
-        "load" => Action::Load(load(flags)?),
-        "list" => Action::List,
-        "inspect" => Action::Inspect { name: flags.word("the name of a plugin")? },
-        "shadow" => Action::SetMode(set_mode(flags, PluginMode::Shadow)?),
-        "activate" => Action::SetMode(set_mode(flags, PluginMode::Enforce)?),
-        "off" => Action::SetMode(set_mode(flags, PluginMode::Off)?),
-        "rollback" => Action::Rollback(change(flags)?),
-        "remove" => Action::Remove { name: flags.word("the name of a plugin")? },
-        "tail" => Action::Tail { name: flags.word("the name of a plugin")? },
+fn members(flags: &mut Flags) -> Result<Members, String> {
+    let endpoints = endpoints(flags.take("endpoints")?.as_deref().unwrap_or(DEFAULT_ENDPOINT))?;
+    let timeout = flags.seconds("timeout")?.unwrap_or(DEFAULT_TIMEOUT);
+    Ok(Members { endpoints, timeout })
+}
+
+/// `None`: the word is no command for authors.
+fn authoring(word: &str, flags: &mut Flags) -> Result<Option<Authoring>, String> {
+    Ok(Some(match word {
+        "new" => Authoring::New(new(flags)?),
+        "build" => Authoring::Build(Build {
+            path: flags.take("path")?.map_or_else(|| PathBuf::from("."), PathBuf::from),
+            out: flags.take("out")?.map(PathBuf::from),
+            module: flags.take("module")?.map(PathBuf::from),
+        }),
+        "test" => Authoring::Test(Test {
+            component: PathBuf::from(flags.word("the file of a component")?),
+            config: configuration(flags)?,
+            questions: flags.take("questions")?.map(PathBuf::from),
+        }),
+        _ => return Ok(None),
+    }))
+}
+
+fn new(flags: &mut Flags) -> Result<New, String> {
+    let name = flags.word("the name of a plugin")?;
+    let kind = match flags.take("kind")? {
+        None => Kind::Admission,
+        Some(text) => {
+            let known = Kind::ALL.into_iter().find(|kind| kind.as_str() == text);
+            known.ok_or_else(|| format!("--kind is {}, not {text:?}", Kind::ALL.map(Kind::as_str).join(", ")))?
+        }
+    };
+    let path = flags.take("path")?.map_or_else(|| PathBuf::from(&name), PathBuf::from);
+    Ok(New { name, kind, path, sdk: flags.take("sdk")?.map(PathBuf::from) })
+}
+
+fn operation(word: &str, flags: &mut Flags) -> Result<Operation, String> {
+    Ok(match word {
+        "load" => Operation::Load(load(flags)?),
+        "list" => Operation::List,
+        "inspect" => Operation::Inspect { name: flags.word("the name of a plugin")? },
+        "shadow" => Operation::SetMode(set_mode(flags, PluginMode::Shadow)?),
+        "activate" => Operation::SetMode(set_mode(flags, PluginMode::Enforce)?),
+        "off" => Operation::SetMode(set_mode(flags, PluginMode::Off)?),
+        "rollback" => Operation::Rollback(change(flags)?),
+        "remove" => Operation::Remove { name: flags.word("the name of a plugin")? },
+        "tail" => Operation::Tail { name: flags.word("the name of a plugin")? },
         other => return Err(format!("there is no command {other:?}")),
     })
 }
 
 fn load(flags: &mut Flags) -> Result<Load, String> {
     let component = PathBuf::from(flags.word("the file of a component")?);
-    let name = flags.take("name")?.ok_or("load needs --name")?;
-    let config = match (flags.take("config")?, flags.take("config-json")?) {
-        (None, None) => Configuration::None,
-        (Some(path), None) => Configuration::File(path.into()),
-        (None, Some(text)) => Configuration::Text(text),
-        (Some(_), Some(_)) => return Err("--config and --config-json exclude each other".to_owned()),
-    };
+    let name = flags.take("name")?;
+    let config = configuration(flags)?;
     let mut kv_read = Vec::new();
     while let Some(prefix) = flags.take_one("kv-read")? {
-        kv_read.push(key(&prefix)?);
+        kv_read.push(Key::parse(&prefix)?.0.into());
     }
     let limits = PluginLimits {
         fuel: flags.number("fuel")?.unwrap_or(0),
         memory_bytes: flags.number("memory-bytes")?.unwrap_or(0),
         deadline_ms: flags.number("deadline-ms")?.unwrap_or(0),
     };
+    let signature = flags.take("signature")?.map(PathBuf::from);
     let wait = flags.seconds("wait")?.unwrap_or(DEFAULT_WAIT);
     if wait > WAIT_MAX {
         return Err(format!("--wait is {} at most", WAIT_MAX.as_secs()));
     }
-    Ok(Load { component, name, config, kv_read, limits, wait })
+    Ok(Load { component, name, config, kv_read, limits, signature, wait })
+}
+
+fn configuration(flags: &mut Flags) -> Result<Configuration, String> {
+    match (flags.take("config")?, flags.take("config-json")?) {
+        (None, None) => Ok(Configuration::None),
+        (Some(path), None) => Ok(Configuration::File(path.into())),
+        (None, Some(text)) => Ok(Configuration::Text(text)),
+        (Some(_), Some(_)) => Err("--config and --config-json exclude each other".to_owned()),
+    }
 }
 
 fn set_mode(flags: &mut Flags, mode: PluginMode) -> Result<SetMode, String> {
@@ -204,17 +323,6 @@ fn change(flags: &mut Flags) -> Result<Change, String> {
         expected_epoch: flags.number("expected-epoch")?,
         allow_missing_members: flags.switch("allow-missing-members")?,
     })
-}
-
-/// Keys are text, or bytes in hexadecimal behind `hex:`.
-fn key(text: &str) -> Result<Bytes, String> {
-    let Some(digits) = text.strip_prefix("hex:") else { return Ok(Bytes::copy_from_slice(text.as_bytes())) };
-    let wrong = || format!("{text:?} has no whole bytes in hexadecimal behind hex:");
-    if digits.len() % 2 != 0 || !digits.is_ascii() {
-        return Err(wrong());
-    }
-    let pair = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).map_err(|_| wrong());
-    (0..digits.len()).step_by(2).map(pair).collect()
 }
 
 fn endpoints(list: &str) -> Result<Vec<String>, String> {
@@ -316,7 +424,7 @@ impl Flags {
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<Request, String> {
+    fn parsed(line: &str) -> Result<Box<Request>, String> {
         match parse(line.split_whitespace().map(OsString::from))? {
             Parsed::Request(request) => Ok(request),
             Parsed::Help => Err("help".to_owned()),
@@ -326,31 +434,50 @@ mod tests {
     #[test]
     fn a_load_with_everything() {
         let line = "load x.wasm --name n --config-json {\"a\":1} --kv-read /a/ --kv-read hex:00ff --fuel 5 --wait=7 \
-                    --endpoints a:1,http://b:2 --output json --timeout 3";
+                    --signature x.sig --endpoints a:1,http://b:2 --output json --timeout 3";
         let request = parsed(line).unwrap();
-        assert_eq!(request.endpoints, ["http://a:1", "http://b:2"]);
-        assert_eq!((request.output, request.timeout), (Output::Json, Duration::from_secs(3)));
+        assert_eq!(request.output, Output::Json);
+        let endpoints = ["http://a:1", "http://b:2"].map(str::to_owned).to_vec();
+        let members = Members { endpoints, timeout: Duration::from_secs(3) };
         let load = Load {
             component: "x.wasm".into(),
-            name: "n".to_owned(),
+            name: Some("n".to_owned()),
             config: Configuration::Text("{\"a\":1}".to_owned()),
             kv_read: vec![Bytes::from_static(b"/a/"), Bytes::from_static(b"\0\xff")],
             limits: PluginLimits { fuel: 5, ..PluginLimits::default() },
+            signature: Some("x.sig".into()),
             wait: Duration::from_secs(7),
         };
-        assert_eq!(request.action, Action::Load(load));
+        assert_eq!(request.action, Action::Operator(members, Operation::Load(load)));
     }
 
     #[test]
     fn a_change_of_mode_wherever_its_flags_stand() {
         let change = Change { name: "n".to_owned(), expected_epoch: Some(4), allow_missing_members: true };
-        let expected = Action::SetMode(SetMode { mode: PluginMode::Enforce, revision: 2, change });
+        let expected = Operation::SetMode(SetMode { mode: PluginMode::Enforce, revision: 2, change });
         for line in [
             "activate n --revision 2 --expected-epoch 4 --allow-missing-members",
             "--allow-missing-members --expected-epoch=4 activate --revision=2 n",
         ] {
-            assert_eq!(parsed(line).unwrap().action, expected);
+            let Action::Operator(_, operation) = parsed(line).unwrap().action else { panic!("not for operators") };
+            assert_eq!(operation, expected);
         }
+    }
+
+    #[test]
+    fn what_authors_ask_for() {
+        let authoring = |line: &str| match parsed(line).unwrap().action {
+            Action::Author(authoring) => authoring,
+            Action::Operator(..) => panic!("not for authors"),
+        };
+        let new = New { name: "a".to_owned(), kind: Kind::Admission, path: "a".into(), sdk: None };
+        assert_eq!(authoring("new a"), Authoring::New(new));
+        let new = New { name: "a".to_owned(), kind: Kind::BackupTarget, path: "d".into(), sdk: Some("s".into()) };
+        assert_eq!(authoring("new a --kind backup-target --path d --sdk s"), Authoring::New(new));
+        assert_eq!(authoring("build"), Authoring::Build(Build { path: ".".into(), out: None, module: None }));
+        let config = Configuration::Text("{}".to_owned());
+        let test = Test { component: "a.wasm".into(), config, questions: Some("q".into()) };
+        assert_eq!(authoring("test a.wasm --config-json {} --questions q"), Authoring::Test(test));
     }
 
     #[test]
@@ -360,7 +487,7 @@ mod tests {
         assert_eq!(mistake("list --help"), "help");
         assert_eq!(mistake("burn n"), "there is no command \"burn\"");
         assert_eq!(mistake("inspect"), "the name of a plugin is missing");
-        assert_eq!(mistake("load x"), "load needs --name");
+        assert_eq!(mistake("load"), "the file of a component is missing");
         assert_eq!(mistake("list n"), "\"n\" has no meaning here");
         assert_eq!(mistake("list --revision 3"), "--revision has no meaning here");
         assert_eq!(
@@ -371,9 +498,9 @@ mod tests {
         assert_eq!(mistake("list --endpoints https://x:1"), "TLS is not available in this release");
         assert_eq!(mistake("shadow n --revision one"), "--revision is a number, not \"one\"");
         assert_eq!(mistake("list --output"), "--output needs a value");
-        assert_eq!(
-            mistake("load x --name n --kv-read hex:0"),
-            "\"hex:0\" has no whole bytes in hexadecimal behind hex:"
-        );
+        assert!(mistake("load x --name n --kv-read hex:0").starts_with("\"hex:0\" is no key"));
+        assert_eq!(mistake("new"), "the name of a plugin is missing");
+        assert!(mistake("new a --kind audit").starts_with("--kind is compaction, quota, admission, backup-schedule"));
+        assert_eq!(mistake("build --endpoints a:1"), "--endpoints has no meaning here");
     }
 }

@@ -7,7 +7,7 @@ use kuorum_proto::kuorum::v1::plugins_client::PluginsClient;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-use super::arguments::Request;
+use super::arguments::Members;
 
 /// How long each endpoint may take to take a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -20,14 +20,14 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) async fn open(request: &Request) -> anyhow::Result<Connection> {
+    pub(super) async fn open(members: &Members) -> anyhow::Result<Connection> {
         let mut last = anyhow!("no endpoint is named");
-        for endpoint in &request.endpoints {
+        for endpoint in &members.endpoints {
             let named = Endpoint::from_shared(endpoint.clone()).with_context(|| format!("endpoint {endpoint}"))?;
             match named.connect_timeout(CONNECT_TIMEOUT).connect().await {
                 Ok(channel) => {
                     let client = PluginsClient::new(channel).max_decoding_message_size(usize::MAX);
-                    return Ok(Connection { client, endpoint: endpoint.clone(), timeout: request.timeout });
+                    return Ok(Connection { client, endpoint: endpoint.clone(), timeout: members.timeout });
                 }
                 Err(error) => last = anyhow::Error::new(error).context(format!("{endpoint} takes no connection")),
             }

@@ -1,10 +1,12 @@
 //! `load`: a component goes into the cluster, becomes a revision, and is prepared by the members.
+//!
+//! What can be told of the file without compiling it is told before anything is uploaded.
 
 use std::fs;
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use kuorum_proto::kuorum::v1::{
     PluginLoadProgress, PluginLoadRequest, PluginPreparation, PluginUploadBegin, PluginUploadRequest,
@@ -15,7 +17,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::arguments::{Configuration, Load, Output};
 use super::connection::{Connection, told};
-use super::output::{self, hex, member_label};
+use super::output::{self, hex, key_text, member_label};
+use crate::plugin::{AskedLimits, Manifest};
 
 /// Bytes of a message: as many as the member puts into one entry.
 const MESSAGE_BYTES: usize = 256 << 10;
@@ -23,22 +26,24 @@ const MIB: usize = 1 << 20;
 
 pub(super) async fn load(connection: &mut Connection, output: Output, load: &Load) -> anyhow::Result<bool> {
     let component = read(&load.component)?;
-    let config = match &load.config {
-        Configuration::None => String::new(),
-        Configuration::Text(text) => text.clone(),
-        Configuration::File(path) => {
-            fs::read_to_string(path).with_context(|| format!("configuration {}", path.display()))?
-        }
+    let (manifest, not_granted) = check(&component, load)?;
+    if output == Output::Table && !not_granted.is_empty() {
+        eprintln!("{} asks to read what it is not granted (--kv-read): {}", manifest.name, not_granted.join(" "));
+    }
+    let config = load.config.text()?;
+    let signature = match &load.signature {
+        Some(path) => fs::read(path).with_context(|| format!("signature {}", path.display()))?.into(),
+        None => Bytes::new(),
     };
     let sha256 = Bytes::copy_from_slice(&Sha256::digest(&component));
     let uploaded = upload(connection, output, component, &sha256).await?;
     let request = PluginLoadRequest {
-        name: load.name.clone(),
+        name: manifest.name,
         sha256: sha256.clone(),
         config,
         kv_read: load.kv_read.clone(),
         limits: Some(load.limits),
-        signature: Bytes::new(),
+        signature,
         wait_ms: u64::try_from(load.wait.as_millis()).unwrap_or(u64::MAX),
     };
     let last = follow(connection, output, request).await?;
@@ -51,6 +56,7 @@ pub(super) async fn load(connection: &mut Connection, output: Output, load: &Loa
             "sha256": hex(&sha256),
             "identity": hex(&last.identity),
             "uploaded": uploaded,
+            "kv_read_not_granted": not_granted,
             "policy_epoch": last.policy_epoch,
             "ready": ready,
             "members": last.members.iter().map(member).collect::<Vec<_>>(),
@@ -73,12 +79,37 @@ pub(super) async fn load(connection: &mut Connection, output: Output, load: &Loa
     Ok(ready)
 }
 
-fn read(path: &Path) -> anyhow::Result<Bytes> {
+impl Configuration {
+    /// As it is given to the plugin; empty when there is none.
+    pub(super) fn text(&self) -> anyhow::Result<String> {
+        match self {
+            Configuration::None => Ok(String::new()),
+            Configuration::Text(text) => Ok(text.clone()),
+            Configuration::File(path) => {
+                fs::read_to_string(path).with_context(|| format!("configuration {}", path.display()))
+            }
+        }
+    }
+}
+
+pub(super) fn read(path: &Path) -> anyhow::Result<Bytes> {
     let component = fs::read(path).with_context(|| format!("component {}", path.display()))?;
     if component.is_empty() {
         bail!("component {} is empty", path.display());
     }
     Ok(component.into())
+}
+
+/// Reads the file's manifest; and what it asks to read and is not granted.
+fn check(component: &[u8], load: &Load) -> anyhow::Result<(Manifest, Vec<String>)> {
+    let Load { component: path, name, kv_read, limits, .. } = load;
+    let told = |problem: String| anyhow!("{}: {problem}", path.display());
+    let manifest = Manifest::of_file(component).map_err(told)?;
+    let name = name.as_ref().unwrap_or(&manifest.name);
+    let limits = AskedLimits::set(limits.fuel, limits.memory_bytes, limits.deadline_ms);
+    manifest.allow(name, kv_read, &limits).map_err(told)?;
+    let not_granted = manifest.not_granted(kv_read).into_iter().map(key_text).collect();
+    Ok((manifest, not_granted))
 }
 
 /// Returns whether its bytes were needed.

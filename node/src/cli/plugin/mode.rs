@@ -63,7 +63,7 @@ fn show(output: Output, response: PluginChangeResponse) -> anyhow::Result<bool> 
     let PluginChangeResponse { policy_epoch, plugin } = response;
     let plugin = plugin.context("the plugin was removed meanwhile")?;
     match output {
-        Output::Json => output::json(&json!({ "policy_epoch": policy_epoch, "plugin": output::plugin(&plugin) })),
+        Output::Json => output::json(&json!({ "policy_epoch": policy_epoch, "plugin": output::plugin(&plugin, &[]) })),
         Output::Table => output::line(&format!("{} (policy epoch {policy_epoch})", sentence(&plugin))),
     }
     Ok(true)

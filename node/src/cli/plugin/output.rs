@@ -2,7 +2,10 @@
 
 use std::io::{self, Write as _};
 
-use kuorum_proto::kuorum::v1::{Plugin, PluginAck, PluginMode, PluginRevision};
+use bytes::Bytes;
+use kuorum_proto::kuorum::v1::{
+    Plugin, PluginAck, PluginHealth, PluginLimits, PluginMode, PluginRevision, PluginStanding,
+};
 use serde_json::{Value, json};
 
 /// Columns stand this far apart.
@@ -10,7 +13,15 @@ const GAP: usize = 2;
 
 pub(super) fn line(text: &str) {
     // A reader that has closed the pipe has seen enough.
-    writeln!(io::stdout(), "{text}").ok();
+    try_line(text).ok();
+}
+
+/// # Errors
+/// When nobody reads any more.
+pub(super) fn try_line(text: &str) -> io::Result<()> {
+    let mut out = io::stdout();
+    writeln!(out, "{text}")?;
+    out.flush()
 }
 
 /// One object, on one line.
@@ -36,6 +47,24 @@ pub(super) fn mode_text(mode: PluginMode) -> &'static str {
     }
 }
 
+pub(super) fn health_text(health: PluginHealth) -> &'static str {
+    match health {
+        PluginHealth::Preparing => "preparing",
+        PluginHealth::Failed => "failed",
+        PluginHealth::Ok => "ok",
+        PluginHealth::Quarantined => "quarantined",
+        PluginHealth::Tried => "tried",
+    }
+}
+
+pub(super) fn standing_of<'a>(
+    standings: &'a [PluginStanding],
+    name: &str,
+    revision: u64,
+) -> Option<&'a PluginStanding> {
+    standings.iter().find(|standing| standing.name == name && standing.revision == revision)
+}
+
 pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -54,8 +83,16 @@ pub(super) fn member_label(id: u64, name: &str, is_learner: bool) -> String {
     if is_learner { format!("{name} (learner)") } else { name }
 }
 
-pub(super) fn plugin(plugin: &Plugin) -> Value {
-    let slot = |slot: &Option<PluginRevision>| slot.as_ref().map_or(Value::Null, revision);
+/// A plugin; how its revisions stand on the member that answered, if it said so.
+pub(super) fn plugin(plugin: &Plugin, standings: &[PluginStanding]) -> Value {
+    let slot = |slot: &Option<PluginRevision>| {
+        let Some(kept) = slot else { return Value::Null };
+        let mut shown = revision(kept);
+        if let Some(known) = standing_of(standings, &plugin.name, kept.number) {
+            shown["here"] = standing(known);
+        }
+        shown
+    };
     json!({
         "name": plugin.name,
         "current": slot(&plugin.current),
@@ -64,22 +101,46 @@ pub(super) fn plugin(plugin: &Plugin) -> Value {
     })
 }
 
+fn limits(limits: Option<PluginLimits>) -> Value {
+    let PluginLimits { fuel, memory_bytes, deadline_ms } = limits.unwrap_or_default();
+    json!({ "fuel": fuel, "memory_bytes": memory_bytes, "deadline_ms": deadline_ms })
+}
+
+fn keys(keys: &[Bytes]) -> Vec<String> {
+    keys.iter().map(|key| key_text(key)).collect()
+}
+
+fn standing(standing: &PluginStanding) -> Value {
+    json!({
+        "health": health_text(standing.health()),
+        "failures": standing.failures,
+        "kinds": standing.kinds,
+        "version": standing.version,
+        "description": standing.description,
+        "kv_read_asked": keys(&standing.kv_read_asked),
+        "limits": limits(standing.limits),
+    })
+}
+
 fn revision(revision: &PluginRevision) -> Value {
-    let limits = revision.limits.unwrap_or_default();
-    let ack = |ack: &PluginAck| json!({ "id": format!("{:x}", ack.member_id), "ready": ack.failure.is_empty(), "failure": ack.failure });
+    let ack = |ack: &PluginAck| {
+        json!({
+            "id": format!("{:x}", ack.member_id),
+            "ready": ack.failure.is_empty(),
+            "failure": ack.failure,
+            "unusable": ack.unusable,
+        })
+    };
     json!({
         "revision": revision.number,
         "mode": mode_text(revision.mode()),
         "sha256": hex(&revision.sha256),
         "component_bytes": revision.component_bytes,
         "config": serde_json::from_str(&revision.config).unwrap_or_else(|_| Value::String(revision.config.clone())),
-        "kv_read": revision.kv_read.iter().map(|key| key_text(key)).collect::<Vec<_>>(),
-        "limits": {
-            "fuel": limits.fuel,
-            "memory_bytes": limits.memory_bytes,
-            "deadline_ms": limits.deadline_ms,
-        },
+        "kv_read": keys(&revision.kv_read),
+        "limits": limits(revision.limits),
         "identity": hex(&revision.identity),
+        "signature": hex(&revision.signature),
         "acks": revision.acks.iter().map(ack).collect::<Vec<_>>(),
     })
 }

@@ -1,14 +1,15 @@
-//! `list`, `inspect`, `tail`: how plugins stand.
+//! `list`, `inspect`: how plugins stand.
 
 use anyhow::Context as _;
+use bytes::Bytes;
 use kuorum_proto::kuorum::v1::{
-    Plugin, PluginInspectRequest, PluginInspectResponse, PluginListRequest, PluginMember, PluginRevision,
-    PluginTailRequest,
+    Plugin, PluginInspectRequest, PluginInspectResponse, PluginLimits, PluginListRequest, PluginMember, PluginRevision,
+    PluginStanding,
 };
 use serde_json::json;
 
 use super::arguments::Output;
-use super::connection::{Connection, told};
+use super::connection::Connection;
 use super::output::{self, hex, key_text, member_label, mode_text};
 
 /// Digits of a hash in a table.
@@ -20,37 +21,43 @@ pub(super) async fn list(connection: &mut Connection, output: Output) -> anyhow:
     match output {
         Output::Json => output::json(&json!({
             "policy_epoch": response.policy_epoch,
-            "plugins": response.plugins.iter().map(output::plugin).collect::<Vec<_>>(),
+            "plugins": response.plugins.iter().map(|plugin| output::plugin(plugin, &response.standings)).collect::<Vec<_>>(),
         })),
         Output::Table => {
-            let head = ["NAME", "CURRENT", "CANDIDATE", "PREVIOUS"].map(str::to_owned).to_vec();
-            output::table(std::iter::once(head).chain(response.plugins.iter().map(row)).collect());
+            let head = ["NAME", "CURRENT", "CANDIDATE", "PREVIOUS", "HEALTH"].map(str::to_owned).to_vec();
+            let rows = response.plugins.iter().map(|plugin| row(plugin, &response.standings));
+            output::table(std::iter::once(head).chain(rows).collect());
             output::line(&format!("policy epoch {}", response.policy_epoch));
         }
     }
     Ok(true)
 }
 
-fn row(plugin: &Plugin) -> Vec<String> {
+/// The health is that of the revision which is asked first, on the member that answered.
+fn row(plugin: &Plugin, standings: &[PluginStanding]) -> Vec<String> {
     let with_mode = |revision: &Option<PluginRevision>| {
         let shown = revision.as_ref().map(|revision| format!("{} {}", revision.number, mode_text(revision.mode())));
         shown.unwrap_or_else(|| "-".to_owned())
     };
     let previous = plugin.previous.as_ref().map_or_else(|| "-".to_owned(), |revision| revision.number.to_string());
-    vec![plugin.name.clone(), with_mode(&plugin.current), with_mode(&plugin.candidate), previous]
+    let shown = plugin.current.as_ref().or(plugin.candidate.as_ref());
+    let standing = shown.and_then(|revision| output::standing_of(standings, &plugin.name, revision.number));
+    let health = standing.map_or("-", |standing| output::health_text(standing.health())).to_owned();
+    vec![plugin.name.clone(), with_mode(&plugin.current), with_mode(&plugin.candidate), previous, health]
 }
 
 pub(super) async fn inspect(connection: &mut Connection, output: Output, name: &str) -> anyhow::Result<bool> {
     let request = PluginInspectRequest { name: name.to_owned(), serializable: false };
     let response = connection.answer(async |client| client.inspect(request).await).await?;
-    let PluginInspectResponse { policy_epoch, plugin, members } = response;
+    let PluginInspectResponse { policy_epoch, plugin, members, standings, member_id } = response;
     let plugin = plugin.context("the answer holds no plugin")?;
     if output == Output::Json {
         let member = |member: &PluginMember| json!({ "id": format!("{:x}", member.id), "name": member.name, "is_learner": member.is_learner });
         output::json(&json!({
             "policy_epoch": policy_epoch,
-            "plugin": output::plugin(&plugin),
+            "plugin": output::plugin(&plugin, &standings),
             "members": members.iter().map(member).collect::<Vec<_>>(),
+            "asked_member": format!("{member_id:x}"),
         }));
         return Ok(true);
     }
@@ -58,52 +65,57 @@ pub(super) async fn inspect(connection: &mut Connection, output: Output, name: &
     let slots = [("current", &plugin.current), ("candidate", &plugin.candidate), ("previous", &plugin.previous)];
     for (what, revision) in slots {
         if let Some(revision) = revision {
-            describe(what, revision, &members);
+            let standing = output::standing_of(&standings, &plugin.name, revision.number);
+            describe(what, revision, &members, standing);
         }
     }
     Ok(true)
 }
 
-fn describe(what: &str, revision: &PluginRevision, members: &[PluginMember]) {
+fn describe(what: &str, revision: &PluginRevision, members: &[PluginMember], standing: Option<&PluginStanding>) {
     let short = |hash: &[u8]| hex(hash).chars().take(HASH_SHOWN_DIGITS).collect::<String>();
-    let limits = revision.limits.unwrap_or_default();
-    let limit = |value: u64| if value == 0 { "default".to_owned() } else { value.to_string() };
-    let mut rows = vec![
-        vec![format!("{what} revision {}", revision.number), mode_text(revision.mode()).to_owned()],
-        vec!["  component".to_owned(), format!("{} ({} bytes)", short(&revision.sha256), revision.component_bytes)],
-        vec!["  identity".to_owned(), short(&revision.identity)],
-        vec!["  configuration".to_owned(), revision.config.clone()],
-        vec!["  may read".to_owned(), revision.kv_read.iter().map(|key| key_text(key)).collect::<Vec<_>>().join(" ")],
-        vec![
-            "  limits".to_owned(),
-            format!(
-                "fuel {}, memory {} bytes, deadline {} ms",
-                limit(limits.fuel),
-                limit(limits.memory_bytes),
-                limit(limits.deadline_ms)
-            ),
-        ],
-    ];
+    let keys = |keys: &[Bytes]| keys.iter().map(|key| key_text(key)).collect::<Vec<_>>().join(" ");
+    let mut rows = vec![(format!("{what} revision {}", revision.number), mode_text(revision.mode()).to_owned())];
+    let mut row = |what: &str, text: String| rows.push((format!("  {what}"), text));
+    if let Some(standing) = standing.filter(|standing| !standing.kinds.is_empty()) {
+        row("version", standing.version.clone());
+        row("description", standing.description.clone());
+        row("kinds", standing.kinds.join(" "));
+    }
+    row("component", format!("{} ({} bytes)", short(&revision.sha256), revision.component_bytes));
+    row("identity", short(&revision.identity));
+    row("signature", if revision.signature.is_empty() { "none".to_owned() } else { short(&revision.signature) });
+    row("configuration", revision.config.clone());
+    row("may read", keys(&revision.kv_read));
+    if let Some(standing) = standing.filter(|standing| !standing.kv_read_asked.is_empty()) {
+        row("asks to read", keys(&standing.kv_read_asked));
+    }
+    row("limits", limits_text(revision, standing));
+    if let Some(standing) = standing {
+        let failures = match standing.failures {
+            0 => String::new(),
+            failures => format!(", {failures} failures in a row"),
+        };
+        row("health here", format!("{}{failures}", output::health_text(standing.health())));
+    }
     for member in members {
         let ack = revision.acks.iter().find(|ack| ack.member_id == member.id);
-        let state = match ack.map(|ack| ack.failure.as_str()) {
-            Some("") => "ready".to_owned(),
-            Some(failure) => format!("failed: {failure}"),
+        let state = match ack {
             None => "has not answered".to_owned(),
+            Some(ack) if !ack.failure.is_empty() => format!("failed: {}", ack.failure),
+            Some(ack) if !ack.unusable.is_empty() => format!("ready, but: {}", ack.unusable),
+            Some(_) => "ready".to_owned(),
         };
-        rows.push(vec![format!("  {}", member_label(member.id, &member.name, member.is_learner)), state]);
+        row(&member_label(member.id, &member.name, member.is_learner), state);
     }
-    output::table(rows);
+    output::table(rows.into_iter().map(|(what, text)| vec![what, text]).collect());
 }
 
-pub(super) async fn tail(connection: &mut Connection, output: Output, name: &str) -> anyhow::Result<bool> {
-    let request = PluginTailRequest { name: name.to_owned() };
-    let mut lines = connection.answer(async |client| client.tail(request).await).await?;
-    while let Some(line) = lines.message().await.map_err(|status| told(&status))? {
-        match output {
-            Output::Json => output::json(&json!({ "text": line.text })),
-            Output::Table => output::line(&line.text),
-        }
-    }
-    Ok(true)
+/// The limits in force; where the member does not know them, those that were set when it was loaded.
+fn limits_text(revision: &PluginRevision, standing: Option<&PluginStanding>) -> String {
+    let in_force = standing.and_then(|standing| standing.limits);
+    let limits = in_force.or(revision.limits).unwrap_or_default();
+    let limit = |value: u64| if value == 0 { "default".to_owned() } else { value.to_string() };
+    let PluginLimits { fuel, memory_bytes, deadline_ms } = limits;
+    format!("fuel {}, memory {} bytes, deadline {} ms", limit(fuel), limit(memory_bytes), limit(deadline_ms))
 }

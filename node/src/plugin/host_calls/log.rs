@@ -13,6 +13,12 @@ const LINE_BYTES_MAX: usize = 4 * 1024;
 const FIELDS_MAX: usize = 16;
 const LINES_PER_SECOND_MAX: u32 = 100;
 
+/// Whoever wants to hear what plugins log, whatever level the node's own log begins at.
+pub(crate) trait LineListener: Send + Sync {
+    fn is_heard(&self) -> bool;
+    fn heard(&self, plugin: &str, revision: u64, level: &'static str, text: String);
+}
+
 /// How many lines a plugin may still write in this second.
 // A lock, since several threads ask the same plugin; held for a comparison.
 #[derive(Default)]
@@ -43,16 +49,18 @@ impl LogBudget {
 impl Host for State {
     fn write(&mut self, level: Level, message: String, fields: Vec<(String, String)>) -> wasmtime::Result<()> {
         self.count_host_call()?;
-        let level = match level {
-            Level::Trace | Level::Debug => trace::Level::Debug,
-            Level::Info => trace::Level::Info,
-            Level::Warn => trace::Level::Warn,
-            Level::Error => trace::Level::Error,
+        let (level, level_text) = match level {
+            Level::Trace => (trace::Level::Debug, "trace"),
+            Level::Debug => (trace::Level::Debug, "debug"),
+            Level::Info => (trace::Level::Info, "info"),
+            Level::Warn => (trace::Level::Warn, "warn"),
+            Level::Error => (trace::Level::Error, "error"),
         };
-        if !trace::is_enabled(level) {
+        let plugin = &self.plugin;
+        let listener = plugin.listener.as_ref().filter(|listener| listener.is_heard());
+        if !trace::is_enabled(level) && listener.is_none() {
             return Ok(());
         }
-        let plugin = &self.plugin;
         if !plugin.lines.take(engine::now()) {
             plugin.counts.lines_dropped.increment(1);
             return Ok(());
@@ -66,6 +74,13 @@ impl Host for State {
             .take(FIELDS_MAX)
             .map(|(name, value)| (cut(name, &mut bytes_left), cut(value, &mut bytes_left)))
             .collect();
+        if let Some(listener) = listener {
+            let fields = fields.iter().map(|(name, value)| format!(" {name}={value}"));
+            listener.heard(name, number, level_text, format!("{message}{}", fields.collect::<String>()));
+        }
+        if !trace::is_enabled(level) {
+            return Ok(());
+        }
         shown.extend(fields.iter().map(|(name, value)| Field::new(name, value)));
         trace::write(level, Caller { file: file!(), line: line!() }, message, &shown);
         Ok(())

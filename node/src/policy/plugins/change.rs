@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     CHUNK_BYTES, COMPONENT_BYTES_MAX, COMPONENTS_BYTES_MAX, COMPONENTS_ROW, CONFIG_BYTES_MAX, FAILURE_BYTES_MAX,
-    GRANT_BYTES_MAX, GRANTS_MAX, Lacking, NAME_BYTES_MAX, PLUGINS_MAX, Refused, SHA256_BYTES, State,
+    GRANT_BYTES_MAX, GRANTS_MAX, Lacking, NAME_BYTES_MAX, PLUGINS_MAX, Refused, SHA256_BYTES, SIGNATURE_BYTES, State,
     UNUSED_COMPONENTS_MAX, chunk_count, chunk_row, is_whole, plugin_row,
 };
 use crate::cluster::{Member, MemberId};
@@ -51,6 +51,9 @@ pub(crate) fn check_load(load: &PluginLoad) -> Result<(), Refused> {
     }
     if load.sha256.len() != SHA256_BYTES {
         return Err(Refused::BadHash);
+    }
+    if !matches!(load.signature.len(), 0 | SIGNATURE_BYTES) {
+        return Err(Refused::BadSignature(load.signature.len()));
     }
     if load.config.len() > CONFIG_BYTES_MAX {
         return Err(Refused::ConfigTooLarge);
@@ -157,8 +160,7 @@ impl State {
 
     fn load(&mut self, load: &PluginLoad, changed: &mut Changed) -> Result<(), Refused> {
         check_load(load)?;
-        let whole = |component: &&PluginComponent| component.sha256 == load.sha256 && is_whole(component);
-        let component_bytes = self.components.iter().find(whole).ok_or(Refused::NoComponent)?.bytes;
+        let component_bytes = self.component_bytes(&load.sha256).ok_or(Refused::NoComponent)?;
         let known = self.plugins.get(&load.name);
         if known.is_none() && self.plugins.len() >= PLUGINS_MAX {
             return Err(Refused::TooManyPlugins);
@@ -181,6 +183,7 @@ impl State {
             limits: load.limits,
             identity: identity(load, number),
             acks: Vec::new(),
+            signature: load.signature.clone(),
         });
         changed.outcome = Outcome::Revision { number, was_there: false };
         self.put(plugin, changed);
@@ -346,6 +349,7 @@ fn identity(load: &PluginLoad, number: u64) -> Bytes {
     part(&load.sha256);
     part(load.config.as_bytes());
     part(&load.limits.unwrap_or_default().encode_to_vec());
+    part(&load.signature);
     load.kv_read.iter().for_each(|prefix| part(prefix));
     Bytes::copy_from_slice(&hasher.finalize())
 }

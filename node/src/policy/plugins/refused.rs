@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{
     CHUNK_BYTES, COMPONENT_BYTES_MAX, COMPONENTS_BYTES_MAX, CONFIG_BYTES_MAX, FAILURE_BYTES_MAX, GRANT_BYTES_MAX,
-    GRANTS_MAX, NAME_BYTES_MAX, PLUGINS_MAX,
+    GRANTS_MAX, NAME_BYTES_MAX, PLUGINS_MAX, SIGNATURE_BYTES,
 };
 
 /// Letters shown of what a member says: several members' texts have to fit in the headers of one answer.
@@ -24,6 +24,7 @@ pub(crate) enum Refused {
     // The request itself.
     BadName(String),
     BadHash,
+    BadSignature(usize),
     ConfigTooLarge,
     TooManyGrants,
     GrantTooLarge,
@@ -73,6 +74,9 @@ impl fmt::Display for Refused {
                  {NAME_BYTES_MAX} at most"
             ),
             Refused::BadHash => write!(f, "the SHA-256 of a component has 32 bytes"),
+            Refused::BadSignature(bytes) => {
+                write!(f, "an Ed25519 signature has {SIGNATURE_BYTES} bytes; this one has {bytes}")
+            }
             Refused::ConfigTooLarge => write!(f, "the configuration is longer than {CONFIG_BYTES_MAX} bytes"),
             Refused::TooManyGrants => write!(f, "more than {GRANTS_MAX} prefixes are granted"),
             Refused::GrantTooLarge => write!(f, "a prefix that is granted is longer than {GRANT_BYTES_MAX} bytes"),

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt as _};
 use hyper::Response;
 use kuorum_proto::etcdserverpb::{LeaseKeepAliveRequest, RangeRequest, WatchRequest};
-use kuorum_proto::kuorum::v1::{PluginLoadRequest, PluginUploadRequest, PluginUploadResponse};
+use kuorum_proto::kuorum::v1::{PluginLoadRequest, PluginTailRequest, PluginUploadRequest, PluginUploadResponse};
 use prost::Message;
 use tokio::time::Instant;
 use tonic::{Code, Status};
@@ -18,7 +18,7 @@ use super::{Body, close, within};
 use crate::metrics;
 use crate::refusal::Refusal;
 use crate::rpc::call::{Call, Tally};
-use crate::rpc::plugin::{Loading, Upload};
+use crate::rpc::plugin::{Following, Loading, Upload};
 use crate::rpc::range_stream::RangeStream;
 use crate::rpc::reply::{self, Reply};
 use crate::rpc::status::Fault;
@@ -253,7 +253,7 @@ pub(super) async fn load(call: Call, mut messages: Body) -> Response<Reply> {
     let asked = within(call.deadline, async {
         call.check()?;
         let request: PluginLoadRequest = first(&mut messages, &tally).await?;
-        Ok(Loading::begin(Arc::clone(&call.front.node), request).await?)
+        Ok(Loading::begin(Arc::clone(&call.front.node), request, call.peer).await?)
     });
     match asked.await {
         Ok(loading) => respond(LoadSteps { loading, cut_short: cut_short(&call) }, tally),
@@ -271,6 +271,33 @@ impl Steps for LoadSteps {
         tokio::select! {
             fault = &mut self.cut_short => Err(fault),
             progress = self.loading.next() => Ok(progress?.map(|progress| progress.encode_to_vec().into())),
+        }
+    }
+}
+
+pub(super) async fn tail(call: Call, mut messages: Body) -> Response<Reply> {
+    let tally = Tally::start(call.method);
+    let asked = within(call.deadline, async {
+        call.check()?;
+        let request: PluginTailRequest = first(&mut messages, &tally).await?;
+        Ok(Following::begin(Arc::clone(&call.front.node), request)?)
+    });
+    match asked.await {
+        Ok(following) => respond(TailSteps { following, cut_short: cut_short(&call) }, tally),
+        Err(fault) => refuse(tally, &fault),
+    }
+}
+
+struct TailSteps {
+    following: Following,
+    cut_short: CutShort,
+}
+
+impl Steps for TailSteps {
+    async fn step(&mut self, _tally: &Tally) -> Step {
+        tokio::select! {
+            fault = &mut self.cut_short => Err(fault),
+            line = self.following.next() => Ok(line.map(|line| line.encode_to_vec().into())),
         }
     }
 }

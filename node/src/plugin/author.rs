@@ -1,0 +1,133 @@
+//! What the author of a plugin needs of the host: a component made from a core module and a manifest, a look at what it
+//! says, and instances to be asked one by one.
+//!
+//! The commands of `cli::plugin` call this; a node never does. The rules are those by which a node takes plugins, so that
+//! what passes here is refused by no member for its form.
+
+use bytes::Bytes;
+use wasmparser::{Parser, Payload};
+
+use super::admission::{Judged, Question};
+use super::compaction::{Input, Planned};
+use super::instance::{Failure, Started};
+use super::manifest::{self, Manifest};
+use super::{Kind, Prepared, check_kinds, compile, foreign_import, inspect, is_ours, kinds_of};
+
+/// The id of a custom section.
+const CUSTOM: u8 = 0;
+
+/// The manifest in a `plugin.toml`, and its text as it stands in a component. The error is one sentence.
+pub(crate) fn manifest_of(toml: &str) -> Result<(Manifest, String), String> {
+    Manifest::parse_toml(toml)
+}
+
+/// A component made from a core module that has the interface embedded, with the manifest in its section.
+pub(crate) fn component_of(module: &[u8], manifest: &str) -> Result<Vec<u8>, String> {
+    if Parser::is_component(module) {
+        return Err("the file is a component already: what is wanted is the core module".to_owned());
+    }
+    let mut component = compile::encoded_component(module)?;
+    let name = manifest::SECTION.as_bytes();
+    let mut section = Vec::with_capacity(manifest.len() + name.len() + 2);
+    write_leb128(&mut section, name.len());
+    section.extend_from_slice(name);
+    section.extend_from_slice(manifest.as_bytes());
+    component.push(CUSTOM);
+    write_leb128(&mut component, section.len());
+    component.extend_from_slice(&section);
+    Ok(component)
+}
+
+fn write_leb128(bytes: &mut Vec<u8>, mut number: usize) {
+    loop {
+        let low = u8::try_from(number & 0x7f).expect("seven bits fit");
+        number >>= 7;
+        if number == 0 {
+            bytes.push(low);
+            return;
+        }
+        bytes.push(low | 0x80);
+    }
+}
+
+/// What a component states without being compiled: its manifest and its kinds, which fit each other. The error is one
+/// sentence.
+pub(crate) fn stated(component: &[u8]) -> Result<(Manifest, Vec<Kind>), String> {
+    let inspected = inspect::inspect(component)?;
+    let manifest = Manifest::parse(&inspected.manifest)?;
+    if inspected.form == inspect::Form::CoreModule {
+        return Err("the file is a core module, not a component: build it with `kuorum plugin build`".to_owned());
+    }
+    let outside = outside_of(component)?;
+    let kinds = kinds_of(&outside.exports)?;
+    if let Some(foreign) = outside.imports.iter().find(|name| !is_ours(name)) {
+        return Err(foreign_import(foreign));
+    }
+    check_kinds(&kinds, &manifest)?;
+    Ok((manifest, kinds))
+}
+
+/// Names of what a component takes and gives.
+#[derive(Default)]
+struct Outside {
+    imports: Vec<String>,
+    exports: Vec<String>,
+}
+
+fn outside_of(component: &[u8]) -> Result<Outside, String> {
+    let mut outside = Outside::default();
+    // Modules and components in the component have imports and exports too.
+    let mut depth = 0_usize;
+    for payload in Parser::new(0).parse_all(component) {
+        match payload.map_err(|error| inspect::broken(&error))? {
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
+            Payload::End(_) => depth = depth.saturating_sub(1),
+            Payload::ComponentImportSection(imports) if depth == 0 => {
+                for import in imports {
+                    outside.imports.push(import.map_err(|error| inspect::broken(&error))?.name.name.to_owned());
+                }
+            }
+            Payload::ComponentExportSection(exports) if depth == 0 => {
+                for export in exports {
+                    outside.exports.push(export.map_err(|error| inspect::broken(&error))?.name.name.to_owned());
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(outside)
+}
+
+/// An instance of a plugin that its author asks as often as he likes. Nothing that it does quarantines the plugin.
+pub(crate) struct Trial<'a> {
+    prepared: &'a Prepared,
+    started: Started,
+}
+
+impl Prepared {
+    /// A new instance, configured.
+    pub(crate) fn trial(&self) -> Result<Trial<'_>, Failure> {
+        Ok(Trial { prepared: self, started: self.0.template.start()? })
+    }
+}
+
+impl Trial<'_> {
+    pub(crate) fn prepared(&self) -> &Prepared {
+        self.prepared
+    }
+
+    pub(crate) fn admission(&mut self, question: &Question<'_>) -> Result<Judged, Failure> {
+        let Trial { prepared, started: Started { store, instance } } = self;
+        let indices = prepared.0.template.admission.as_ref().ok_or(Failure::NotAsked)?;
+        let guest = indices.load(&mut *store, instance);
+        let guest = guest.map_err(|error| Failure::Trapped(format!("{error:#}")))?;
+        let judged = prepared.judge_in(store, &guest, question);
+        store.data_mut().call.values = Vec::<Bytes>::new();
+        judged
+    }
+
+    /// A node asks a new instance each time.
+    pub(crate) fn compaction(&mut self, input: &Input<'_>) -> Result<Planned, Failure> {
+        self.prepared.plan_in(&mut self.started, input)
+    }
+}

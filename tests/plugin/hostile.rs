@@ -1,0 +1,193 @@
+//! Plugins that break, or never were any: each gets its error or does what its manifest says of failures, in bounded time,
+//! and the member serves on.
+
+use std::time::Duration;
+
+use kuorum_proto::etcdserverpb as pb;
+use kuorum_tests::clock::Deadline;
+use kuorum_tests::cluster::Cluster;
+use kuorum_tests::plugin_command::ask;
+use kuorum_tests::plugin_file::PluginFile;
+use kuorum_tests::subject::Subject;
+use serde_json::{Value, json};
+use tonic::{Code, Status};
+
+use crate::{block_on, load, written};
+
+/// Far more than any call may take, on a machine that does other things too.
+const BOUND: Duration = Duration::from_secs(20);
+
+async fn put(cluster: &Cluster, key: &str) -> Result<(), Status> {
+    let request = pb::PutRequest { key: key.to_owned().into(), value: "v".into(), ..Default::default() };
+    cluster.client(0).kv.put(request).await.map(|_| ())
+}
+
+fn manifest(on_failure: &str) -> Value {
+    json!({
+        "name": "probe", "version": "0.1.0", "kv_read": [""],
+        "admission": {"match": [{"ops": ["put"], "prefix": "/"}], "on_failure": on_failure},
+    })
+}
+
+/// What a client is told of a plugin that misbehaves so, once.
+async fn misbehaves(act: &str, on_failure: &str) -> Result<(), Status> {
+    let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
+    let file = written(&cluster, "probe", &PluginFile::golden("probe").with_manifest(&manifest(on_failure)));
+    let config = json!({"trigger": "/bad/", "act": act}).to_string();
+    let words = ["--name", "probe", "--config-json", &config, "--kv-read", ""];
+    load(&cluster, 0, &file, &words).json();
+    ask(&cluster.members[0], &["activate", "probe"]).json();
+
+    put(&cluster, "/good/before").await.unwrap();
+    let deadline = Deadline::after(BOUND);
+    let told = put(&cluster, "/bad/k").await;
+    assert!(!deadline.has_passed(), "{act} took {:?}", deadline.elapsed());
+    // What it is asked about, and what it is not.
+    put(&cluster, "/good/after").await.unwrap();
+    put(&cluster, "elsewhere").await.unwrap();
+    told
+}
+
+#[test]
+fn a_call_that_breaks_is_refused_alone() {
+    block_on(async {
+        for (act, why) in [
+            ("trap", "it trapped: "),
+            ("loop", "it "),
+            // Whichever limit it meets first.
+            ("memory", "it "),
+            ("recursion", "it trapped: "),
+            ("host-calls", "it "),
+            ("transient", "it says that it can't answer now: not now"),
+        ] {
+            let refused = misbehaves(act, "closed").await.expect_err(act);
+            let expected = format!("kuorum: plugin probe, which has to be asked, did not answer: {why}");
+            assert_eq!(refused.code(), Code::Unavailable, "{act}: {refused}");
+            assert!(refused.message().starts_with(&expected), "{act}: {refused}");
+            assert!(!refused.message().contains('\n'), "{act}: {refused}");
+        }
+        misbehaves("trap", "open").await.expect("its manifest lets pass what it can't judge");
+        misbehaves("log-flood", "closed").await.expect("lines beyond the limit are dropped");
+    });
+}
+
+/// A plugin that goes on breaking is not asked for a while, and asked again once it has rested.
+#[test]
+fn a_plugin_that_goes_on_breaking_is_left_alone_for_a_while() {
+    block_on(async {
+        let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
+        let config = json!({"trigger": "/bad/", "act": "trap"}).to_string();
+        load(
+            &cluster,
+            0,
+            &written(&cluster, "probe", &PluginFile::golden("probe")),
+            &["--name", "probe", "--config-json", &config],
+        )
+        .json();
+        ask(&cluster.members[0], &["activate", "probe"]).json();
+        let mut last = String::new();
+        for _ in 0..20 {
+            last = put(&cluster, "/bad/k").await.unwrap_err().message().to_owned();
+        }
+        assert!(last.ends_with("it failed too often and is not asked for a while"), "{last}");
+        let refused = put(&cluster, "/good/k").await.unwrap_err();
+        assert!(refused.message().ends_with("it failed too often and is not asked for a while"), "{refused}");
+        let metrics = crate::metrics(&cluster.members[0]);
+        assert!(metrics.contains("plugin_quarantined{plugin=\"probe\"} 1"), "{metrics}");
+
+        let deadline = Deadline::after(BOUND);
+        while put(&cluster, "/good/k").await.is_err() {
+            assert!(!deadline.has_passed(), "it is never asked again");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        let metrics = crate::metrics(&cluster.members[0]);
+        assert!(metrics.contains("plugin_quarantined{plugin=\"probe\"} 0"), "{metrics}");
+    });
+}
+
+/// Files that are no plugin, or too much of one: refused with one line, and nothing is left of them that matters.
+#[test]
+fn files_that_are_no_plugins_are_refused() {
+    block_on(async {
+        let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
+        let whole = PluginFile::golden("probe");
+        let bytes = whole.bytes();
+        let of = |text: &str| PluginFile::of(wat::parse_str(text).unwrap()).with_manifest(&manifest("closed"));
+        let bomb = of(&compile_bomb());
+        assert!(bomb.bytes().len() < 25_000, "{} bytes", bomb.bytes().len());
+        for (name, file) in [
+            ("empty", PluginFile::of(Vec::new())),
+            ("text", PluginFile::of(b"not a plugin".to_vec())),
+            ("truncated", PluginFile::of(bytes[..bytes.len() / 2].to_vec())),
+            ("no-manifest", PluginFile::of(bytes[..8].to_vec())),
+            ("foreign", of("(component (import \"wasi:cli/run@0.2.0\" (func)))")),
+            ("bomb", bomb),
+            ("table", of("(module (table 4000000000 funcref))")),
+        ] {
+            let path = written(&cluster, name, &file);
+            let deadline = Deadline::after(BOUND);
+            let refused = load(&cluster, 0, &path, &["--name", "probe"]);
+            let line = refused.refusal();
+            println!("{name}: {line}");
+            assert!(!deadline.has_passed(), "{name} took {:?}", deadline.elapsed());
+            put(&cluster, "/k").await.unwrap();
+        }
+        let refused = load(
+            &cluster,
+            0,
+            &written(&cluster, "probe", &PluginFile::golden("probe")),
+            &["--name", "probe", "--config-json", "{\"invalid\":true}"],
+        );
+        assert!(refused.refusal().contains("invalid: it was asked to find fault"), "{refused:?}");
+        let refused = load(
+            &cluster,
+            0,
+            &written(&cluster, "probe", &PluginFile::golden("probe")),
+            &["--name", "probe", "--config-json", "{\"colour\":1}"],
+        );
+        assert!(refused.refusal().contains("unknown field `colour`"), "{refused:?}");
+    });
+}
+
+/// Some 20 KB that a compiler is busy with for half a minute: locals that change inside many loops.
+fn compile_bomb() -> String {
+    let (locals, loops) = (1_000, 1_000);
+    let body: String =
+        (0..locals).map(|local| format!("(local.set {local} (i32.add (local.get {local}) (i32.const 1)))")).collect();
+    let (begin, end) = ("(loop ".repeat(loops), "(br_if 0 (local.get 0)))".repeat(loops));
+    format!("(module (func {} {begin}{body}{end}))", "(local i32)".repeat(locals))
+}
+
+/// Compiled code that has rotted on the disk is made again, and said so.
+#[test]
+fn a_damaged_cache_is_made_again() {
+    block_on(async {
+        let mut cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
+        load(
+            &cluster,
+            0,
+            &written(&cluster, "probe", &PluginFile::golden("probe")),
+            &["--name", "probe", "--config-json", "{\"value_bytes_max\":0}"],
+        )
+        .json();
+        ask(&cluster.members[0], &["activate", "probe"]).json();
+        cluster.members[0].kill();
+        let cache = cluster.members[0].data_dir().join("member/plugins");
+        let mut damaged = 0;
+        for entry in std::fs::read_dir(&cache).unwrap() {
+            let path = entry.unwrap().path();
+            let mut bytes = std::fs::read(&path).unwrap();
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+            damaged += 1;
+        }
+        assert!(damaged > 0, "{} holds nothing", cache.display());
+        cluster.members[0].start();
+        cluster.members[0].ready().await;
+        let refused = put(&cluster, "/k").await.unwrap_err();
+        assert_eq!(refused.message(), "the value is too long");
+        let log = cluster.members[0].log();
+        assert!(log.contains("compiled code was damaged on disk, and is made again"), "{log}");
+    });
+}

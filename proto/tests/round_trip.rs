@@ -237,6 +237,7 @@ fn nothing_that_etcd_writes_is_lost() {
 fn additions_travel_under_their_numbers() {
     let entry = |key: &'static str, mod_revision| ReadSetEntry { key: key.into(), mod_revision };
     let header = RequestHeader {
+        mark: None,
         id: 1,
         username: "u".to_owned(),
         auth_revision: 3,

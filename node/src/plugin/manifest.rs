@@ -148,7 +148,7 @@ impl Manifest {
     /// that names the line where there is one.
     pub(super) fn parse_toml(text: &str) -> Result<(Manifest, String), String> {
         let told = |error: toml::de::Error| {
-            let line = error.span().map(|span| text[..span.start].lines().count().max(1));
+            let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
             let what = one_line(error.message());
             line.map_or(what.clone(), |line| format!("line {line}: {what}"))
         };

@@ -141,7 +141,7 @@ fn files(name: &str, kind: Kind, path: &Path, sdk: &Path) -> anyhow::Result<[(&'
     let description = template.description();
     let kind = kind.as_str();
     let manifest =
-        format!("name = \"{name}\"\nversion = \"0.1.0\"\ndescription = \"{description}\"\n{}", template.manifest);
+        format!("name = \"{name}\"\nversion = \"0.1.0\"\ndescription = {description:?}\n{}", template.manifest);
     let readme = format!(
         "# {name}\n\n{description}. A Kuorum plugin of the kind {kind}.\n\n`config.json` is a configuration of it, \
          `plugin.toml` says what it is asked about and may do.\n\n```sh\ncargo test\nkuorum plugin build\nkuorum plugin \
@@ -167,7 +167,7 @@ fn package(name: &str, description: &str, path: &Path, sdk: &Path) -> anyhow::Re
         false => (sdk_text, "\n# Whatever lies around this project is another.\n[workspace]\n"),
     };
     Ok(format!(
-        "[package]\nname = \"{name}\"\ndescription = \"{description}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n\
+        "[package]\nname = \"{name}\"\ndescription = {description:?}\nversion = \"0.1.0\"\nedition = \"2024\"\n\n\
          # cdylib is the component, rlib is for tests in tests/.\n[lib]\ncrate-type = [\"cdylib\", \"rlib\"]\n\n\
          [dependencies]\n{SDK} = {{ path = {sdk_text:?} }}\nserde = {{ version = \"1\", features = [\"derive\"] }}\n\
          {workspace}"

@@ -2,7 +2,8 @@
 //!
 //! `golden` are components that every host has to load, `lifecycle` is what members agree on about them, `joining` what
 //! becomes of it where members come, sleep and start again, `command_line` what is said of mistakes, `signed` whose plugins are taken,
-//! `followed` what is seen of those that are asked, `admission` what they decide, and `hostile` what becomes of those that break.
+//! `followed` what is seen of those that are asked, `admission` what they decide, and `hostile` what becomes of those that break. `guide` follows
+//! the guide for authors.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,6 +12,7 @@ mod admission;
 mod command_line;
 mod followed;
 mod golden;
+mod guide;
 mod hostile;
 mod joining;
 mod lifecycle;

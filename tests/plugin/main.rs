@@ -3,7 +3,8 @@
 //! `golden` are components that every host has to load, `lifecycle` is what members agree on about them, `joining` what
 //! becomes of it where members come, sleep and start again, `command_line` what is said of mistakes, `signed` whose plugins
 //! are taken, `followed` what is seen of those that are asked, `admission` and `compaction` what they decide, and `hostile`
-//! what becomes of those that break.
+//! what becomes of those that break. `guide` follows
+//! the guide for authors.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,6 +14,7 @@ mod command_line;
 mod compaction;
 mod followed;
 mod golden;
+mod guide;
 mod hostile;
 mod joining;
 mod lifecycle;

@@ -10,6 +10,8 @@ use kuorum_proto::kuorum::v1::{PluginLimits, PluginMode};
 use crate::plugin::{Key, Kind};
 
 const DEFAULT_ENDPOINT: &str = "127.0.0.1:2379";
+/// For shells in which many commands go to the same members, as etcdctl has it.
+const ENDPOINTS_VARIABLE: &str = "KUORUM_ENDPOINTS";
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(20);
 const DEFAULT_WAIT: Duration = Duration::from_secs(60);
 /// As long as a member lets anyone wait.
@@ -63,7 +65,7 @@ Of shadow, activate and rollback:
 
 Of all that run plugins:
       --endpoints LIST     Members to speak to, host:port, by commas; the first that answers is asked
-                           (default 127.0.0.1:2379).
+                           (default the variable KUORUM_ENDPOINTS, or 127.0.0.1:2379).
       --timeout SECONDS    How long to wait for an answer (default 20).
 Of all:
       --output FORMAT      table or json (default table).
@@ -231,7 +233,8 @@ pub(super) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Parsed,
 }
 
 fn members(flags: &mut Flags) -> Result<Members, String> {
-    let endpoints = endpoints(flags.take("endpoints")?.as_deref().unwrap_or(DEFAULT_ENDPOINT))?;
+    let named = flags.take("endpoints")?.or_else(|| std::env::var(ENDPOINTS_VARIABLE).ok());
+    let endpoints = endpoints(named.as_deref().unwrap_or(DEFAULT_ENDPOINT))?;
     let timeout = flags.seconds("timeout")?.unwrap_or(DEFAULT_TIMEOUT);
     Ok(Members { endpoints, timeout })
 }

@@ -145,7 +145,7 @@ fn files(name: &str, kind: Kind, path: &Path, sdk: &Path) -> anyhow::Result<[(&'
     let readme = format!(
         "# {name}\n\n{description}. A Kuorum plugin of the kind {kind}.\n\n`config.json` is a configuration of it, \
          `plugin.toml` says what it is asked about and may do.\n\n```sh\ncargo test\nkuorum plugin build\nkuorum plugin \
-         test {name}.wasm --config config.json\nkuorum plugin load {name}.wasm --name {name} --config config.json\n```\n"
+         test {name}.wasm --config config.json\nkuorum plugin load {name}.wasm --config config.json\n```\n"
     );
     Ok([
         ("Cargo.toml", package(name, description, path, sdk)?),

@@ -3,7 +3,8 @@
 //! Prints each row as it is measured and saves the table with its circumstances below `target/bench`. Numbers of one
 //! machine mean little; the ratios of one run are what the project quotes.
 //!
-//! - [`stages`]: the rows, what content they run on, and in what order; [`clusters`]: those of three members
+//! - [`stages`]: the rows, what content they run on, and in what order; [`clusters`]: those of three members; [`plugins`]:
+//!   what plugins cost
 //! - [`workloads`], [`watchers`]: what clients ask for
 //! - [`load`], [`wire`]: the light client
 //! - [`process`], [`profile`], [`clock`], [`report`]: CPU and memory of a server, its flame graph, time, the table
@@ -11,6 +12,7 @@
 mod clock;
 mod clusters;
 mod load;
+mod plugins;
 mod process;
 mod profile;
 mod report;

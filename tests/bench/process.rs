@@ -27,11 +27,20 @@ impl Process {
     }
 
     fn resident_bytes(self) -> u64 {
+        self.status_bytes("VmRSS:")
+    }
+
+    fn status_bytes(self, field: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.0)).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
         let kibibytes = line.split_whitespace().next().and_then(|number| number.parse::<u64>().ok());
         kibibytes.unwrap_or(0) * 1_024
     }
+}
+
+/// The most memory that a process has had, as far as that can be seen before it ends.
+pub(crate) fn peak_bytes(process: Process) -> u64 {
+    process.status_bytes("VmHWM:")
 }
 
 /// The memory of all processes of a server.

@@ -76,6 +76,8 @@ struct Entry {
 #[derive(Default)]
 pub(crate) struct Report {
     entries: Vec<Entry>,
+    /// Sentences below the table.
+    said: Vec<String>,
 }
 
 impl Report {
@@ -85,6 +87,13 @@ impl Report {
             Some(entry) => entry.measures.push(measure),
             None => self.entries.push(Entry { row: row.to_owned(), server, measures: vec![measure] }),
         }
+    }
+
+    /// Notes a sentence for below the table, and prints it.
+    #[expect(clippy::print_stdout, reason = "the table is what the program is for")]
+    pub(crate) fn say(&mut self, sentence: String) {
+        println!("{sentence}");
+        self.said.push(sentence);
     }
 
     /// The medians of a row by server.
@@ -127,6 +136,9 @@ impl Report {
                 text.push_str(&self.row(&entry.row));
             }
         }
+        for sentence in &self.said {
+            text.push_str(&format!("\n{sentence}\n"));
+        }
         text
     }
 }
@@ -151,7 +163,7 @@ fn significant(value: f64) -> String {
     }
 }
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {

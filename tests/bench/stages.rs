@@ -10,6 +10,7 @@ use kuorum_tests::subject::Subject;
 
 use super::clusters;
 use super::load::{self, Length, Run, Target, Workload, block_on};
+use super::plugins;
 use super::process::{Process, resident_bytes};
 use super::profile::Recording;
 use super::report::{Measure, Report};
@@ -102,7 +103,8 @@ pub(crate) fn run(plan: &Plan, report: &mut Report) -> Result<(), String> {
     watches(plan, report)?;
     large(plan, report)?;
     compaction(plan, report)?;
-    clusters::run(plan, report)
+    clusters::run(plan, report)?;
+    plugins::run(plan, report)
 }
 
 fn writes() -> Vec<Row> {

@@ -2,9 +2,8 @@
 //!
 //! `golden` are components that every host has to load, `lifecycle` is what members agree on about them, `joining` what
 //! becomes of it where members come, sleep and start again, `command_line` what is said of mistakes, `signed` whose plugins
-//! are taken, `followed` what is seen of those that are asked, `admission` and `compaction` what they decide, and `hostile`
-//! what becomes of those that break. `guide` follows
-//! the guide for authors.
+//! are taken, `followed` what is seen of those that are asked, `admission` and `compaction` what they decide, `hostile` what
+//! becomes of those that break, `reloads` what changing them often leaves, and `guide` follows the guide for authors.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,32 +17,19 @@ mod guide;
 mod hostile;
 mod joining;
 mod lifecycle;
+mod reloads;
 mod signed;
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use kuorum_tests::cluster::Cluster;
-use kuorum_tests::member::Member;
-use kuorum_tests::plugin_command::{Printed, ask};
+use kuorum_tests::plugin_command::{Printed, ask, metrics};
 use kuorum_tests::plugin_file::PluginFile;
 use serde_json::{Value, json};
 
 /// Runs a test on a runtime of one thread.
 fn block_on<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be built").block_on(test)
-}
-
-/// What a member counts.
-fn metrics(member: &Member) -> String {
-    let mut stream = TcpStream::connect(member.endpoint()).expect("the port takes connections");
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-    let mut page = String::new();
-    stream.read_to_string(&mut page).expect("a page is text");
-    page
 }
 
 /// A plugin called `guard` that refuses long values, in a file of its own: larger by so many bytes, and different by its

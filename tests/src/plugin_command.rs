@@ -1,6 +1,7 @@
 //! `kuorum plugin`, run as an operator's program runs it.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
@@ -93,4 +94,15 @@ impl Drop for Tail {
         self.child.kill().ok();
         self.child.wait().ok();
     }
+}
+
+/// What a member counts.
+pub fn metrics(member: &Member) -> String {
+    let mut stream = TcpStream::connect(member.endpoint()).expect("the port takes connections");
+    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a socket takes a timeout");
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .expect("a member reads what it is sent");
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("a page is text");
+    page
 }

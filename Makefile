@@ -15,7 +15,8 @@ KUORUM_FAULT_ROUNDS ?= 2
 # Sources of the oracle that is ours: the reader of log directories, where it exists.
 WALCHECK := $(wildcard tests/oracle/walcheck/*.go)
 
-.PHONY: run build test lint unit sim fast blackbox blackbox-full bench bench-quick bench-client profile microbench oracle go-present clean
+.PHONY: run build test lint unit sim fast blackbox blackbox-full bench bench-quick bench-client profile microbench oracle go-present \
+	wasm-present clean
 
 run:
 	$(CARGO) run --release --bin kuorum
@@ -24,7 +25,7 @@ build:
 	$(CARGO) build --release --workspace --exclude kuorum-tests
 
 # Cheap checks first; the suites that start processes come last.
-test: lint oracle unit fast blackbox
+test: wasm-present lint oracle unit fast blackbox
 
 lint:
 	$(CARGO) fmt --all --check
@@ -102,6 +103,13 @@ go-present:
 	oldest=$$(printf '%s\n%s\n' "$(GO_MIN)" "$$have" | sort -V | head -n 1); \
 	[ -n "$$have" ] && [ "$$oldest" = "$(GO_MIN)" ] || { \
 		echo "Go $(GO_MIN) or newer is needed to build the etcd the suites compare with: '$(GO)' is $$($(GO) version)" >&2; exit 1; }
+
+# What `kuorum plugin build` looks for: the target's library, or what it builds that from.
+wasm-present:
+	@ls "$$(rustc --print target-libdir --target wasm32-unknown-unknown 2>/dev/null)"/libstd-*.rlib >/dev/null 2>&1 || \
+		{ [ -x /usr/bin/wasm-ld ] && [ -d "$$(/usr/bin/rustc --print sysroot 2>/dev/null)/lib/rustlib/src/rust/library/std" ]; } || { \
+		echo "plugins are built for wasm32-unknown-unknown: rustup target add wasm32-unknown-unknown, or on Debian" \
+			"apt-get install rustc-web cargo-web rust-web-src lld" >&2; exit 1; }
 
 clean:
 	$(CARGO) clean

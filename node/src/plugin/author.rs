@@ -131,3 +131,73 @@ impl Trial<'_> {
         self.prepared.plan_in(&mut self.started, input)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugin::Verdict;
+    use crate::plugin::tests::guest::{self, Guest};
+    use crate::plugin::tests::{TestHost, put, question};
+
+    /// The module of a guest as a compiler would leave it: without a manifest.
+    fn module() -> Vec<u8> {
+        let mut file = Guest::new("built").file();
+        let name = manifest::SECTION.as_bytes();
+        let at = file.windows(name.len()).position(|part| part == name).unwrap();
+        file[at..at + name.len()].fill(b'x');
+        file
+    }
+
+    const MANIFEST: &str = r#"{"name":"built","version":"2","admission":{"match":[{"ops":["put"],"prefix":""}]}}"#;
+
+    #[test]
+    fn a_module_and_a_manifest_become_a_component() {
+        let component = component_of(&module(), MANIFEST).unwrap();
+        let (manifest, kinds) = stated(&component).unwrap();
+        assert_eq!((manifest.version.as_str(), kinds.as_slice()), ("2", &[Kind::Admission][..]));
+        assert!(component_of(&component, MANIFEST).unwrap_err().contains("is a component already"));
+        assert!(stated(&Guest::new("built").file()).unwrap_err().contains("is a core module"));
+        let without_rules = r#"{"name":"built","version":"2"}"#;
+        let component = component_of(&module(), without_rules).unwrap();
+        assert!(stated(&component).unwrap_err().contains("has no [admission]"));
+    }
+
+    #[test]
+    fn sizes_are_written_as_the_format_has_them() {
+        for (number, expected) in [(0, &[0][..]), (127, &[127]), (128, &[0x80, 1]), (16_384, &[0x80, 0x80, 1])] {
+            let mut bytes = Vec::new();
+            write_leb128(&mut bytes, number);
+            assert_eq!(bytes, expected);
+        }
+    }
+
+    /// Denies from the second question on.
+    #[test]
+    fn a_plugin_that_remembers_is_seen_through_by_new_instances() {
+        let test = TestHost::new();
+        let answer = format!(
+            "(if (i32.load (i32.const 1024)) (then {})) (i32.store (i32.const 1024) (i32.const 1))",
+            guest::deny("again")
+        );
+        let prepared = test.prepare(&Guest::new("remembers").check(&answer)).unwrap();
+        let value = Bytes::from_static(b"v");
+        let ops = [put("/a/key", &value)];
+        let verdict = |trial: &mut Trial<'_>| trial.admission(&question(&ops)).unwrap().verdict;
+        let mut first = prepared.trial().unwrap();
+        assert_eq!(verdict(&mut first), Verdict::Allow);
+        assert_eq!(verdict(&mut prepared.trial().unwrap()), Verdict::Allow);
+        assert!(matches!(verdict(&mut first), Verdict::Deny { .. }));
+    }
+
+    #[test]
+    fn a_trial_that_traps_quarantines_nothing() {
+        let test = TestHost::new();
+        let prepared = test.prepare(&Guest::new("traps").check("unreachable")).unwrap();
+        let value = Bytes::from_static(b"v");
+        let ops = [put("/a/key", &value)];
+        for _ in 0..20 {
+            let failure = prepared.trial().unwrap().admission(&question(&ops)).unwrap_err();
+            assert!(matches!(failure, Failure::Trapped(_)), "{failure}");
+        }
+    }
+}

@@ -1,7 +1,7 @@
 //! Plugins made by hand, good ones and hostile ones, against the whole host. Their core modules are text; the host makes
 //! components of them, as it does of what authors upload.
 
-mod guest;
+pub(super) mod guest;
 mod hostile;
 
 use std::collections::BTreeMap;

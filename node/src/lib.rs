@@ -2,7 +2,7 @@
 //!
 //! A put in eleven lines, each naming the module that does it:
 //! 1. `rpc` decodes the request on the shard that owns the client's connection;
-//! 2. `admission` refuses what is malformed, too large, over quota or over the backlog;
+//! 2. `admission` refuses what is malformed, too large, over quota or over the backlog, and `roster` what plugins deny;
 //! 3. `command` encodes what is left as one log entry;
 //! 4. `consensus` proposes it;
 //! 5. `log` makes it durable;

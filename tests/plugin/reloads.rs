@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use kuorum_proto::etcdserverpb as pb;
 use kuorum_tests::client::Client;
@@ -17,6 +18,8 @@ use crate::{block_on, load, written};
 const RELOADS_VARIABLE: &str = "KUORUM_PLUGIN_RELOADS";
 const RELOADS: usize = 60;
 const WRITERS: usize = 8;
+/// Between two puts of a writer: a store under full load grows for some minutes, plugins or not.
+const PAUSE: Duration = Duration::from_millis(10);
 /// What the heap of a process may grow by between a tenth of the reloads and all of them: the store grows under load, too.
 const GROWTH_BYTES_MAX: u64 = 64 << 20;
 
@@ -46,6 +49,7 @@ async fn write(client: Client, number: usize, stop: Arc<AtomicBool>, written: Ar
             pb::PutRequest { key: format!("/guarded/{number}").into(), value: "v".into(), ..pb::PutRequest::default() };
         client.kv.put(request).await.expect("no write fails while plugins change");
         written.fetch_add(1, Ordering::AcqRel);
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
@@ -68,9 +72,10 @@ fn plugins_replaced_under_load_leave_nothing_behind() {
                 ask(&held.members[0], &["activate", "probe"]).json()["policy_epoch"].as_u64()
             });
             assert_eq!(reloaded.await.unwrap(), Some(u64::try_from(reload).unwrap()));
-            if reload == reloads.div_ceil(10) {
-                early = Some(Held::by(&cluster.members[0]));
-                println!("after {reload}: {early:?}");
+            if reload % reloads.div_ceil(10) == 0 {
+                let held = Held::by(&cluster.members[0]);
+                println!("after {reload}: {held:?}, {} puts", puts.load(Ordering::Acquire));
+                early.get_or_insert(held);
             }
         }
         let (early, late) = (early.unwrap(), Held::by(&cluster.members[0]));

@@ -48,7 +48,19 @@ pub struct Outcome {
 
 /// Runs one seed.
 pub fn run(seed: u64, traces: bool) -> Outcome {
-    let mut world = World::new(seed, traces);
+    run_world(&mut World::new(seed, traces))
+}
+
+/// Runs one seed with an operator who does nothing but bring policies into force. Also returns how often he did.
+#[cfg(test)]
+fn run_policies(seed: u64) -> (Outcome, u64) {
+    let mut world = World::new(seed, false);
+    world.turn_to_policies();
+    let outcome = run_world(&mut world);
+    (outcome, world.policy_epoch())
+}
+
+fn run_world(world: &mut World) -> Outcome {
     // An assertion of the node is a rule like those of the checker. Where panics end the process, this catches nothing.
     let ended = catch_unwind(AssertUnwindSafe(|| world.run()));
     let violation = ended.map_or_else(

@@ -27,12 +27,13 @@ const NOT_CARRIED: [&str; 4] =
     ["leasepb.LeaseInternalRequest", "leasepb.LeaseInternalResponse", "raftpb.Message", "raftpb.MessageType"];
 
 /// What etcd has not.
-const ADDED: [&str; 6] = [
+const ADDED: [&str; 7] = [
     "field etcdserverpb.ReadSetEntry 1 key bytes optional",
     "field etcdserverpb.ReadSetEntry 2 mod_revision int64 optional",
     "field etcdserverpb.RequestHeader 2000 policy_epoch uint64 optional",
     "field etcdserverpb.RequestHeader 2001 read_set etcdserverpb.ReadSetEntry repeated",
     "field etcdserverpb.RequestHeader 2003 plugin kuorum.v1.PluginCommand optional",
+    "field etcdserverpb.RequestHeader 2004 mark kuorum.v1.TimelineMark optional",
     "field membershippb.Attributes 2000 data_dir uint64 optional",
 ];
 

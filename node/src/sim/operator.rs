@@ -22,8 +22,7 @@ const VOTERS: (usize, usize) = (3, 6);
 /// How long it takes away nobody after it has lost sight of a change.
 const CAUTION_MS: u64 = 10_000;
 const LEARNERS_MAX: usize = 1;
-/// How many of a thousand of its steps are about the plugin, and the components that it has.
-const PLUGINS_PERMILLE: u64 = 500;
+/// Components that the plugin has.
 const COMPONENTS: u64 = 6;
 const PLUGIN: &str = "p";
 /// Numbers of its commands begin here, past those of all clients.
@@ -61,9 +60,10 @@ impl Operator {
         peer: &Peer<'_>,
         members: &[Member],
         epoch: u64,
+        plugins_permille: u64,
         random: &mut Random,
     ) -> Option<String> {
-        if random.permille(PLUGINS_PERMILLE) {
+        if random.permille(plugins_permille) {
             return self.change_plugin(peer, epoch, random);
         }
         if members.is_empty() {

@@ -31,6 +31,10 @@ pub(super) struct Plan {
     pub(super) pre_vote: bool,
     /// Whether members are added and removed.
     pub(super) changes_members: bool,
+    /// Shortest and longest pause of the operator between two steps, in microseconds.
+    pub(super) operator_us: (u64, u64),
+    /// How many of a thousand of its steps are about the plugin.
+    pub(super) plugins_permille: u64,
     pub(super) snapshot_entries: u64,
     pub(super) catch_up_entries: u64,
     pub(super) segment_bytes: u64,
@@ -57,6 +61,8 @@ impl Plan {
             fault_ms: random.pick(&[1_000, 2_500, 6_000]),
             pre_vote: random.permille(700),
             changes_members: random.permille(500),
+            operator_us: (100_000, 2_000_000),
+            plugins_permille: 500,
             snapshot_entries: random.pick(&[20, 60, 200]),
             catch_up_entries: random.pick(&[0, 10, 50]),
             segment_bytes: random.pick(&[2_048, 8_192, 32_768]),
@@ -65,5 +71,13 @@ impl Plan {
             persist_ms: random.pick(&[300, 1_500, 5_000]),
             checkpoint_ms: random.pick(&[0, 1_000]),
         }
+    }
+
+    /// Makes the operator do nothing but bring revisions of the plugin into force, and that many times a second.
+    #[cfg(test)]
+    pub(super) fn turn_to_policies(&mut self) {
+        self.changes_members = false;
+        self.operator_us = (5_000, 60_000);
+        self.plugins_permille = 1_000;
     }
 }

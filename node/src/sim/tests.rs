@@ -6,6 +6,9 @@ use crate::sabotage::{self, Sabotage};
 /// Seeds that every change of the node has to pass.
 const SEEDS: u64 = 500;
 
+/// Changes of what is enforced.
+const ACTIVATIONS: u64 = 1_000;
+
 /// Each fault, and the seeds within which it has to be found.
 const FAULTS: [(Sabotage, u64); 10] = [
     (Sabotage::VoteWithoutFsync, 200),
@@ -33,6 +36,20 @@ fn the_even_seeds_pass() {
 #[test]
 fn the_odd_seeds_pass() {
     (1..SEEDS).step_by(2).for_each(check);
+}
+
+/// Policies come into force and are taken back while leaders die, links fail and disks lose power.
+#[test]
+fn a_thousand_activations_keep_every_rule() {
+    let (mut activations, mut seeds) = (0, 0);
+    while activations < ACTIVATIONS {
+        let (Outcome { violation, .. }, epochs) = run_policies(seeds);
+        assert_eq!(violation, None, "seed {seeds} of policies");
+        activations += epochs;
+        seeds += 1;
+        assert!(seeds < ACTIVATIONS, "{activations} activations in {seeds} seeds: the operator gets nothing done");
+    }
+    println!("{activations} changes of what is enforced in {seeds} seeds");
 }
 
 #[test]

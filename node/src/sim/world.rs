@@ -40,7 +40,6 @@ const JOIN_US: (u64, u64) = (10_000, 1_500_000);
 const DEPART_US: u64 = 2 * ELECTION_TICKS * TICK_MS * 1_000;
 /// How often a removed member looks whether another leads.
 pub(super) const DEPART_POLL_US: u64 = 10_000;
-const OPERATOR_US: (u64, u64) = (100_000, 2_000_000);
 const WATCHER_LOOK_US: (u64, u64) = (5_000, 200_000);
 /// How long rows take to another member, and how many transfers of a thousand break off.
 const ROWS_US: (u64, u64) = (5_000, 1_200_000);
@@ -118,6 +117,18 @@ pub(super) struct World {
 }
 
 impl World {
+    /// Before it runs: see [`Plan::turn_to_policies`].
+    #[cfg(test)]
+    pub(super) fn turn_to_policies(&mut self) {
+        self.plan.turn_to_policies();
+    }
+
+    /// The policy epoch that all that was agreed on has led to.
+    #[cfg(test)]
+    pub(super) fn policy_epoch(&self) -> u64 {
+        self.checker.history.policy_epoch()
+    }
+
     pub(super) fn new(seed: u64, traces: bool) -> World {
         let mut random = Random::new(seed);
         let plan = Plan::draw(&mut random);
@@ -629,15 +640,16 @@ impl World {
         } else {
             let members = if self.plan.changes_members { self.current_members() } else { Vec::new() };
             let epoch = self.checker.history.policy_epoch();
+            let plugins_permille = self.plan.plugins_permille;
             let asked = self.with_peer(id, |peer, side| {
-                peer.and_then(|peer| side.operator.ask(peer, &members, epoch, side.random))
+                peer.and_then(|peer| side.operator.ask(peer, &members, epoch, plugins_permille, side.random))
             });
             if let Some(asked) = asked {
                 self.note(format_args!("the operator asks m{id}: {asked}"));
                 self.look_after(id)?;
             }
         }
-        let pause_us = self.random.between(OPERATOR_US.0, OPERATOR_US.1);
+        let pause_us = self.random.between(self.plan.operator_us.0, self.plan.operator_us.1);
         self.later(pause_us, Happening::Operator);
         Ok(())
     }

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use crate::mvcc::query;
+use crate::plugin::Code;
 use crate::policy::plugins;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -84,18 +85,10 @@ pub(crate) enum Refusal {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Denial {
     pub(crate) plugin: String,
-    pub(crate) code: DenialCode,
+    pub(crate) code: Code,
     pub(crate) message: String,
     /// Whether it rests on keys that the policy read.
     pub(crate) has_read: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum DenialCode {
-    PermissionDenied,
-    InvalidArgument,
-    FailedPrecondition,
-    ResourceExhausted,
 }
 
 /// Why a policy could not be asked.

@@ -23,9 +23,29 @@ use bytes::Bytes;
 use kuorum_proto::kuorum::v1::PluginMode;
 use parking_lot::{Mutex, RwLock};
 
-use crate::plugin::{Kind, Op, Prepared, Scope};
+use crate::cluster::MemberId;
+use crate::consensus::handle::RaftStatus;
+use crate::maintenance::clock;
+use crate::mvcc::Store;
+use crate::plugin::{Ctx, Kind, Op, Prepared, Scope};
 use crate::policy::plugins::{InForce, Registry};
 use tail::Tail;
+
+/// What every plugin is told of the moment and of the member that asks it. Its deadline is the host's to set.
+pub(crate) fn context(store: &Store, raft: &RaftStatus, member: MemberId, registry: &Registry) -> Ctx {
+    Ctx {
+        now_ms: clock::unix_ms(),
+        seed: rand::random(),
+        revision: store.revision().0,
+        compact_revision: store.compacted().0,
+        raft_term: raft.term,
+        raft_index: raft.applied,
+        member: member.0,
+        leader: raft.is_leader,
+        policy_epoch: registry.epoch().get(),
+        deadline_ms: 0,
+    }
+}
 
 /// What this member has made of a revision so far.
 #[derive(Clone, Default)]

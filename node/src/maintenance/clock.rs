@@ -142,12 +142,13 @@ impl ClockThread {
 
     fn watch_disk(&self) {
         self.parts.sizes.set_allocated_bytes(self.parts.store.get().sizes().allocated_bytes);
-        if let Ok(disk) = rustix::fs::statvfs(&self.parts.dirs[0]) {
-            self.parts.sizes.set_disk_free_bytes(disk.f_bavail * disk.f_frsize);
-        }
-        let looks = self.parts.dirs.iter().filter_map(|dir| {
+        let looks = self.parts.dirs.iter().enumerate().filter_map(|(place, dir)| {
             let disk = rustix::fs::statvfs(dir).ok()?;
             let (free, whole) = (disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize);
+            // The store's comes first.
+            if place == 0 {
+                self.parts.sizes.set_disk_free_bytes(free);
+            }
             Some((free, DISK_RESERVE_BYTES.min(whole / DISK_RESERVE_DIVISOR)))
         });
         // The fuller disk decides.

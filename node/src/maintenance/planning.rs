@@ -35,7 +35,7 @@ use crate::policy::plan::{self, Rails, StandIn, Within};
 use crate::policy::plugins::Registry;
 use crate::policy::timeline;
 use crate::refusal::Refusal;
-use crate::roster::{Asked, Roster, Standing, Weight};
+use crate::roster::{self, Asked, Roster, Standing, Weight};
 
 /// How often the thread looks whom it has to ask: as soon as a plugin may have itself asked again.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -297,19 +297,7 @@ impl Planning {
         let spaces: BTreeMap<MemberId, SpaceResponse> =
             self.parts.neighbours.spaces(members.clone()).into_iter().collect();
         let store = self.parts.store.get();
-        let ctx = Ctx {
-            now_ms: unix_ms(),
-            seed: rand::random(),
-            revision: store.revision().0,
-            compact_revision: store.compacted().0,
-            raft_term: status.term,
-            raft_index: status.applied,
-            member: self.parts.member.0,
-            leader: true,
-            policy_epoch: self.parts.registry.epoch().get(),
-            // Filled in by the host.
-            deadline_ms: 0,
-        };
+        let ctx = roster::context(&store, status, self.parts.member, &self.parts.registry);
         let marks = self.parts.registry.timeline().marks();
         let timeline = marks.iter().map(|mark| Mark { revision: mark.revision, at_ms: mark.at_ms }).collect();
         let slowest_watcher = spaces.values().map(|space| space.slowest_watcher).filter(|needed| *needed > 0).min();

@@ -124,23 +124,32 @@ impl Preparation {
     /// Looks what each plugin in force wants to be asked about, before any of them is compiled: all others need not wait.
     fn find_scopes(&self, store: &Store, kept: &[(&str, &PluginRevision)]) -> Result<(), StorageError> {
         for (name, revision) in kept {
-            if self.parts.roster.has_scope(&revision.identity) {
+            if revision.mode() == PluginMode::Off || self.outcomes.contains_key(&revision.identity) {
                 continue;
             }
-            let Some(component) = rows::component(store, &revision.sha256, revision.component_bytes)? else { continue };
-            match Scope::of(&component) {
-                Ok(scope) => {
-                    self.parts.roster.set_scope(&self.parts.registry, &revision.identity, scope);
-                    (self.parts.readied)();
-                }
-                // Said again, and acknowledged, when it is prepared.
-                Err(error) => crate::debug!("a plugin's manifest can't be read", plugin = *name, error = error),
+            if let Some(component) = rows::component(store, &revision.sha256, revision.component_bytes)? {
+                self.find_scope(name, revision, &component);
             }
         }
         Ok(())
     }
 
+    fn find_scope(&self, name: &str, revision: &PluginRevision, component: &[u8]) {
+        if self.parts.roster.has_scope(&revision.identity) {
+            return;
+        }
+        match Scope::of(component) {
+            Ok(scope) => {
+                self.parts.roster.set_scope(&self.parts.registry, &revision.identity, scope);
+                (self.parts.readied)();
+            }
+            // Said again, and acknowledged, when it is prepared.
+            Err(error) => crate::debug!("a plugin's manifest can't be read", plugin = name, error = error),
+        }
+    }
+
     fn prepare(&mut self, name: &str, revision: &PluginRevision, component: Bytes) {
+        self.find_scope(name, revision, &component);
         let prepared = self.prepared(name, revision, component);
         let outcome = match &prepared {
             Ok(prepared) => {

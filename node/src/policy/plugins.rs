@@ -110,10 +110,7 @@ impl State {
 
     /// Every revision that is kept, with its plugin's name.
     pub(crate) fn revisions(&self) -> impl Iterator<Item = (&str, &PluginRevision)> {
-        self.plugins.values().flat_map(|plugin| {
-            let slots = [&plugin.current, &plugin.candidate, &plugin.previous];
-            slots.into_iter().flatten().map(|revision| (plugin.name.as_str(), revision))
-        })
+        self.plugins.values().flat_map(revisions_of)
     }
 
     /// What is asked, each with its mode. Where a candidate is in shadow beside the current revision, both.
@@ -132,6 +129,12 @@ impl State {
         let whole = |component: &&PluginComponent| component.sha256 == sha256 && is_whole(component);
         self.components.iter().find(whole).map(|component| component.bytes)
     }
+}
+
+/// Every revision of a plugin that is kept, with its name.
+pub(crate) fn revisions_of(plugin: &Plugin) -> impl Iterator<Item = (&str, &PluginRevision)> {
+    let slots = [&plugin.current, &plugin.candidate, &plugin.previous];
+    slots.into_iter().flatten().map(|revision| (plugin.name.as_str(), revision))
 }
 
 fn is_whole(component: &PluginComponent) -> bool {

@@ -9,8 +9,8 @@ use kuorum_proto::etcdserverpb::{LeaseGrantRequest, PutRequest, ReadSetEntry, Tx
 use super::tail::Tail;
 use super::{Asked, Standing, Table, Weight};
 use crate::admission::ReadSet;
-use crate::plugin::{Code, Ctx, Failure, Judged, Op, Prepared, Question, Space, Verdict};
-use crate::refusal::{Denial, DenialCode, Refusal, Unjudged};
+use crate::plugin::{Ctx, Failure, Judged, Op, Prepared, Question, Space, Verdict};
+use crate::refusal::{Denial, Refusal, Unjudged};
 
 /// Letters of a plugin's failure that a client is shown.
 const FAILURE_SHOWN_CHARS_MAX: usize = 256;
@@ -132,7 +132,7 @@ fn enforce(asked: &Asked, question: &Question<'_>, tail: &Tail, read_set: &mut R
                     Ok(())
                 }
                 Verdict::Deny { code, message } => {
-                    let (plugin, code) = (asked.name.clone(), denial_code(code));
+                    let plugin = asked.name.clone();
                     Err(Refusal::Denied(Box::new(Denial { plugin, code, message, has_read })))
                 }
             }
@@ -188,13 +188,4 @@ fn unjudged(asked: &Asked, failure: Option<String>) -> Refusal {
 
 fn shown(failure: &Failure) -> String {
     failure.to_string().chars().take(FAILURE_SHOWN_CHARS_MAX).collect()
-}
-
-fn denial_code(code: Code) -> DenialCode {
-    match code {
-        Code::PermissionDenied => DenialCode::PermissionDenied,
-        Code::InvalidArgument => DenialCode::InvalidArgument,
-        Code::FailedPrecondition => DenialCode::FailedPrecondition,
-        Code::ResourceExhausted => DenialCode::ResourceExhausted,
-    }
 }

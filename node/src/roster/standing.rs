@@ -1,19 +1,16 @@
 //! How plugins stand on this member, for those who look after them.
 
-use kuorum_proto::kuorum::v1::{Plugin, PluginHealth, PluginLimits, PluginRevision, PluginStanding};
+use kuorum_proto::kuorum::v1::{Plugin, PluginHealth, PluginLimits, PluginStanding};
 
 use super::{Asked, Made, Roster, Standing};
 use crate::plugin::{Health, Prepared};
+use crate::policy::plugins::revisions_of;
 
 impl Roster {
     /// Of every revision of these plugins.
     pub(crate) fn standings<'a>(&self, plugins: impl IntoIterator<Item = &'a Plugin>) -> Vec<PluginStanding> {
         let made = self.0.made.lock();
-        let slots = |plugin: &'a Plugin| {
-            let slots = [&plugin.current, &plugin.candidate, &plugin.previous];
-            slots.into_iter().flatten().map(|revision: &PluginRevision| (plugin.name.as_str(), revision))
-        };
-        let revisions = plugins.into_iter().flat_map(slots);
+        let revisions = plugins.into_iter().flat_map(revisions_of);
         revisions.map(|(name, revision)| standing(name, revision.number, made.get(&revision.identity))).collect()
     }
 

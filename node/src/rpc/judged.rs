@@ -12,11 +12,10 @@ use tokio::time::Instant;
 use super::Node;
 use crate::admission::{Admitted, ReadSet};
 use crate::consensus::answers::Answer;
-use crate::maintenance::clock;
 use crate::metrics;
-use crate::plugin::{Ctx, Op, Space};
+use crate::plugin::{Op, Space};
 use crate::refusal::Refusal;
-use crate::roster::judge::Asker;
+use crate::roster::{self, judge::Asker};
 
 /// How often one write is judged while policies, or the keys that they read, change under it.
 const JUDGEMENTS_MAX: usize = 16;
@@ -38,19 +37,7 @@ impl Judge<'_> {
         let peer = self.peer.to_string();
         let (store, raft) = (self.node.store.get(), self.node.consensus.status());
         let (db_bytes, quota_bytes) = self.node.gate.space();
-        let ctx = Ctx {
-            now_ms: clock::unix_ms(),
-            seed: rand::random(),
-            revision: store.revision().0,
-            compact_revision: store.compacted().0,
-            raft_term: raft.term,
-            raft_index: raft.applied,
-            member: self.node.facts.member_id.0,
-            leader: raft.is_leader,
-            policy_epoch: self.node.plugins.epoch().get(),
-            // Filled in by the host.
-            deadline_ms: 0,
-        };
+        let ctx = roster::context(&store, &raft, self.node.facts.member_id, &self.node.plugins);
         let space = Space { db_bytes, in_use_bytes: store.in_use_bytes().min(db_bytes), quota_bytes };
         table.judge(&Asker { ctx, peer: &peer, space, tail: self.node.roster.tail() }, ops, conditional)
     }

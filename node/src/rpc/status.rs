@@ -11,8 +11,9 @@ use tonic::{Code, Status};
 
 use super::method::NoMethod;
 use crate::admission::shape::KEY_BYTES_MAX;
+use crate::plugin::Code as DenialCode;
 use crate::policy::plugins::Refused;
-use crate::refusal::{DenialCode, Refusal, Unjudged};
+use crate::refusal::{Refusal, Unjudged};
 
 /// What goes wrong between the client and a handler.
 #[derive(Debug)]

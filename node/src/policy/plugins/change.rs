@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use super::{
     CHUNK_BYTES, COMPONENT_BYTES_MAX, COMPONENTS_BYTES_MAX, COMPONENTS_ROW, CONFIG_BYTES_MAX, FAILURE_BYTES_MAX,
     GRANT_BYTES_MAX, GRANTS_MAX, Lacking, NAME_BYTES_MAX, PLUGINS_MAX, Refused, SHA256_BYTES, SIGNATURE_BYTES, State,
-    UNUSED_COMPONENTS_MAX, chunk_count, chunk_row, is_whole, plugin_row,
+    UNUSED_COMPONENTS_MAX, chunk_count, chunk_row, is_whole, plugin_row, revisions_of,
 };
 use crate::cluster::{Member, MemberId};
 
@@ -296,9 +296,8 @@ impl State {
 
     /// Drops the components of a plugin as it was that no revision refers to any more.
     fn drop_left(&mut self, before: &Plugin, changed: &mut Changed) {
-        let slots = [&before.current, &before.candidate, &before.previous];
         let mut dropped = false;
-        for revision in slots.into_iter().flatten() {
+        for (_, revision) in revisions_of(before) {
             let left = self.components.iter().position(|component| component.sha256 == revision.sha256);
             if let Some(place) = left.filter(|_| !self.is_used(&revision.sha256)) {
                 self.drop_component(place, changed);

@@ -45,13 +45,13 @@ use wasmtime::component::types::ComponentItem;
 use wasmtime::component::{Component, HasSelf, InstancePre, Linker};
 
 pub(crate) use self::admission::{Code, Ctx, Judged, Op, Question, Space, Verdict};
-pub(crate) use self::author::{Trial, component_of, manifest_of, stated};
+pub(crate) use self::author::{Keys, Trial, component_of, stated};
 pub(crate) use self::breaker::Health;
 pub(crate) use self::compaction::{Input, LastRun, Mark, MemberSpace, Plan, Planned};
 pub(crate) use self::compile::Compiler;
 pub(crate) use self::host_calls::LineListener;
 pub(crate) use self::instance::{Failure, FieldProblem, Spent};
-pub(crate) use self::kv::{KvError, KvReader, KvRow};
+pub(crate) use self::kv::{KvError, KvReader, KvRow, end_of};
 pub(crate) use self::limits::{AskedLimits, Limits};
 pub(crate) use self::manifest::{Key, Manifest, OnFailure, OpKind, check_name};
 
@@ -465,12 +465,7 @@ impl Prepared {
 
     /// Takes a line from what the plugin may log in a second. Returns false if none is left.
     pub(crate) fn may_log(&self) -> bool {
-        let plugin = &self.0.template.plugin;
-        let may = plugin.lines.take(engine::now());
-        if !may {
-            plugin.counts.lines_dropped.increment(1);
-        }
-        may
+        self.0.template.plugin.may_log()
     }
 
     /// What the breaker says, for whoever shows it or raises an alarm.

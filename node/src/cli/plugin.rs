@@ -43,7 +43,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("kuorum plugin {}: {error:#}", request.action.word());
+            eprintln!("kuorum plugin {}: {error:#}", request.word);
             ExitCode::FAILURE
         }
     }

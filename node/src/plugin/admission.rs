@@ -76,6 +76,18 @@ pub(crate) enum Verdict {
     Deny { code: Code, message: String },
 }
 
+impl Code {
+    /// As in the interface.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Code::PermissionDenied => "permission-denied",
+            Code::InvalidArgument => "invalid-argument",
+            Code::FailedPrecondition => "failed-precondition",
+            Code::ResourceExhausted => "resource-exhausted",
+        }
+    }
+}
+
 /// What a plugin said of a request, and what that rests on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Judged {
@@ -128,10 +140,14 @@ impl Pool {
     }
 }
 
-fn warm(template: &Template, mut started: Started) -> Result<Warm, Failure> {
+/// The calls of an instance.
+pub(super) fn guest_of(template: &Template, Started { store, instance }: &mut Started) -> Result<Guest, Failure> {
     let indices = template.admission.as_ref().ok_or(Failure::NotAsked)?;
-    let guest = indices.load(&mut started.store, &started.instance);
-    let guest = guest.map_err(|error| Failure::Trapped(format!("{error:#}")))?;
+    indices.load(store, instance).map_err(|error| Failure::Trapped(format!("{error:#}")))
+}
+
+fn warm(template: &Template, mut started: Started) -> Result<Warm, Failure> {
+    let guest = guest_of(template, &mut started)?;
     Ok(Warm { store: started.store, guest })
 }
 

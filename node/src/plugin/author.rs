@@ -1,25 +1,23 @@
 //! What the author of a plugin needs of the host: a component made from a core module and a manifest, a look at what it
-//! says, and instances to be asked one by one.
+//! says, instances to be asked one by one, and a store for them to read.
 //!
 //! The commands of `cli::plugin` call this; a node never does. The rules are those by which a node takes plugins, so that
 //! what passes here is refused by no member for its form.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use wasmparser::{Parser, Payload};
 
-use super::admission::{Judged, Question};
+use super::admission::{Judged, Question, guest_of};
 use super::compaction::{Input, Planned};
 use super::instance::{Failure, Started};
+use super::kv::{KvError, KvReader, KvRow};
 use super::manifest::{self, Manifest};
 use super::{Kind, Prepared, check_kinds, compile, foreign_import, inspect, is_ours, kinds_of};
 
 /// The id of a custom section.
 const CUSTOM: u8 = 0;
-
-/// The manifest in a `plugin.toml`, and its text as it stands in a component. The error is one sentence.
-pub(crate) fn manifest_of(toml: &str) -> Result<(Manifest, String), String> {
-    Manifest::parse_toml(toml)
-}
 
 /// A component made from a core module that has the interface embedded, with the manifest in its section.
 pub(crate) fn component_of(module: &[u8], manifest: &str) -> Result<Vec<u8>, String> {
@@ -117,18 +115,55 @@ impl Trial<'_> {
     }
 
     pub(crate) fn admission(&mut self, question: &Question<'_>) -> Result<Judged, Failure> {
-        let Trial { prepared, started: Started { store, instance } } = self;
-        let indices = prepared.0.template.admission.as_ref().ok_or(Failure::NotAsked)?;
-        let guest = indices.load(&mut *store, instance);
-        let guest = guest.map_err(|error| Failure::Trapped(format!("{error:#}")))?;
-        let judged = prepared.judge_in(store, &guest, question);
-        store.data_mut().call.values = Vec::<Bytes>::new();
-        judged
+        let guest = guest_of(&self.prepared.0.template, &mut self.started)?;
+        self.prepared.judge_in(&mut self.started.store, &guest, question)
     }
 
     /// A node asks a new instance each time.
     pub(crate) fn compaction(&mut self, input: &Input<'_>) -> Result<Planned, Failure> {
         self.prepared.plan_in(&mut self.started, input)
+    }
+}
+
+/// A store of a few keys, the same at every revision.
+#[derive(Default)]
+pub(crate) struct Keys(BTreeMap<Vec<u8>, KvRow>);
+
+impl Keys {
+    /// Of these keys and values, each with its mod revision.
+    pub(crate) fn of<'a>(rows: impl IntoIterator<Item = (&'a [u8], &'a [u8], i64)>) -> Keys {
+        let row = |(key, value, mod_revision): (&[u8], &[u8], i64)| {
+            let row = KvRow {
+                key: Bytes::copy_from_slice(key),
+                value: Bytes::copy_from_slice(value),
+                create_revision: mod_revision,
+                mod_revision,
+                version: 1,
+                lease: 0,
+            };
+            (key.to_vec(), row)
+        };
+        Keys(rows.into_iter().map(row).collect())
+    }
+}
+
+impl KvReader for Keys {
+    fn get(&self, key: &[u8], _revision: i64) -> Result<Option<KvRow>, KvError> {
+        Ok(self.0.get(key).cloned())
+    }
+
+    fn scan(
+        &self,
+        prefix: &[u8],
+        after: Option<&[u8]>,
+        limit: usize,
+        keys_only: bool,
+        _revision: i64,
+    ) -> Result<Vec<KvRow>, KvError> {
+        let rows = self.0.values().filter(|row| row.key.starts_with(prefix));
+        let rows = rows.filter(|row| after.is_none_or(|after| row.key[..] > *after)).take(limit).cloned();
+        let cut = |row: KvRow| if keys_only { KvRow { value: Bytes::new(), ..row } } else { row };
+        Ok(rows.map(cut).collect())
     }
 }
 

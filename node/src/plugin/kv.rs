@@ -36,3 +36,29 @@ pub(crate) trait KvReader: Send + Sync {
         revision: i64,
     ) -> Result<Vec<KvRow>, KvError>;
 }
+
+/// The first key behind all with this prefix; one zero byte stands for the end of all keys.
+pub(crate) fn end_of(prefix: &[u8]) -> Vec<u8> {
+    let kept = prefix.iter().rposition(|byte| *byte != u8::MAX);
+    match kept {
+        None => vec![0],
+        Some(last) => {
+            let mut end = prefix[..=last].to_vec();
+            end[last] += 1;
+            end
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::end_of;
+
+    #[test]
+    fn the_end_of_a_prefix_is_behind_all_its_keys() {
+        assert_eq!(end_of(b"/a/"), b"/a0");
+        assert_eq!(end_of(b"a\xff\xff"), b"b");
+        assert_eq!(end_of(b"\xff"), [0]);
+        assert_eq!(end_of(b""), [0]);
+    }
+}

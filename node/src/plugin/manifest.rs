@@ -146,7 +146,7 @@ impl Manifest {
 
     /// Reads what an author writes, `plugin.toml`, and returns it with the text of its section. The error is one sentence
     /// that names the line where there is one.
-    pub(super) fn parse_toml(text: &str) -> Result<(Manifest, String), String> {
+    pub(crate) fn parse_toml(text: &str) -> Result<(Manifest, String), String> {
         let told = |error: toml::de::Error| {
             let line = error.span().map(|span| text[..span.start].matches('\n').count() + 1);
             let what = one_line(error.message());

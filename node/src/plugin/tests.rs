@@ -4,50 +4,11 @@
 pub(super) mod guest;
 mod hostile;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::admission::ReadKey;
 use super::*;
 use guest::Guest;
-
-/// A store of a few keys, at any revision.
-#[derive(Default)]
-pub(super) struct Keys(BTreeMap<Vec<u8>, KvRow>);
-
-impl Keys {
-    fn of(keys: &[(&str, &str, i64)]) -> Keys {
-        let row = |&(key, value, mod_revision): &(&str, &str, i64)| {
-            let row = KvRow {
-                key: Bytes::copy_from_slice(key.as_bytes()),
-                value: Bytes::copy_from_slice(value.as_bytes()),
-                create_revision: mod_revision,
-                mod_revision,
-                version: 1,
-                lease: 0,
-            };
-            (key.as_bytes().to_vec(), row)
-        };
-        Keys(keys.iter().map(row).collect())
-    }
-}
-
-impl KvReader for Keys {
-    fn get(&self, key: &[u8], _revision: i64) -> Result<Option<KvRow>, KvError> {
-        Ok(self.0.get(key).cloned())
-    }
-
-    fn scan(
-        &self,
-        prefix: &[u8],
-        _after: Option<&[u8]>,
-        limit: usize,
-        _keys_only: bool,
-        _revision: i64,
-    ) -> Result<Vec<KvRow>, KvError> {
-        Ok(self.0.values().filter(|row| row.key.starts_with(prefix)).take(limit).cloned().collect())
-    }
-}
 
 /// A host with a directory of its own.
 pub(super) struct TestHost {
@@ -189,7 +150,7 @@ fn what_a_file_is_made_for_is_known_before_it_is_compiled() {
 
 #[test]
 fn keys_that_a_check_reads_are_its_read_set() {
-    let test = TestHost::with(Keys::of(&[("/quota/a", "1", 42)]));
+    let test = TestHost::with(Keys::of([(&b"/quota/a"[..], &b"1"[..], 42)]));
     // "/quota/a" is there, "/quota/b" is not, and "/secret" was not granted.
     let reads = ["/quota/a", "/quota/b", "/quota/a", "/secret"].map(guest::get);
     let guest = Guest::new("reads").check(&reads.join("\n")).kv_read(&["/quota/"]);

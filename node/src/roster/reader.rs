@@ -6,7 +6,7 @@ use kuorum_proto::mvccpb::KeyValue;
 use crate::mvcc::query::{self, RangeQuery};
 use crate::mvcc::revision::Revision;
 use crate::mvcc::{CurrentStore, ReadError};
-use crate::plugin::{KvError, KvReader, KvRow};
+use crate::plugin::{KvError, KvReader, KvRow, end_of};
 
 pub(crate) struct Reader(pub(crate) CurrentStore);
 
@@ -49,19 +49,6 @@ impl KvReader for Reader {
     }
 }
 
-/// The first key behind all with this prefix; one zero byte stands for the end of all keys.
-fn end_of(prefix: &[u8]) -> Vec<u8> {
-    let kept = prefix.iter().rposition(|byte| *byte != u8::MAX);
-    match kept {
-        None => vec![0],
-        Some(last) => {
-            let mut end = prefix[..=last].to_vec();
-            end[last] += 1;
-            end
-        }
-    }
-}
-
 fn row(found: KeyValue) -> KvRow {
     KvRow {
         key: found.key,
@@ -77,18 +64,5 @@ fn failure(error: &ReadError) -> KvError {
     match error {
         ReadError::Refused(query::Refusal::Compacted { .. }) => KvError::Compacted,
         other => KvError::Failed(other.to_string()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::end_of;
-
-    #[test]
-    fn the_end_of_a_prefix_is_behind_all_its_keys() {
-        assert_eq!(end_of(b"/a/"), b"/a0");
-        assert_eq!(end_of(b"a\xff\xff"), b"b");
-        assert_eq!(end_of(b"\xff"), [0]);
-        assert_eq!(end_of(b""), [0]);
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use super::{Asked, Weight};
 use crate::maintenance::clock;
-use crate::plugin::{Code, Judged, Kind, LineListener, Op, Question, Spent, Verdict};
+use crate::plugin::{Judged, Kind, LineListener, Op, Question, Spent, Verdict};
 
 /// Lines that wait for a slow listener.
 const LINES_MAX: usize = 1_024;
@@ -80,7 +80,7 @@ impl Tail {
             Verdict::Warn(text) => say(&mut line, "warn", text),
             Verdict::Deny { code, message } => {
                 say(&mut line, "deny", message);
-                code_text(*code).clone_into(&mut line.code);
+                code.as_str().clone_into(&mut line.code);
             }
         }
         self.tell(line);
@@ -233,15 +233,6 @@ fn spent(line: &mut PluginTailLine, Spent { elapsed, fuel }: Spent) {
 
 fn micros(elapsed: Duration) -> u64 {
     u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX)
-}
-
-fn code_text(code: Code) -> &'static str {
-    match code {
-        Code::PermissionDenied => "permission-denied",
-        Code::InvalidArgument => "invalid-argument",
-        Code::FailedPrecondition => "failed-precondition",
-        Code::ResourceExhausted => "resource-exhausted",
-    }
 }
 
 #[cfg(test)]

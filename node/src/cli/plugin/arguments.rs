@@ -74,6 +74,8 @@ Of all:
 /// What was asked for.
 #[derive(Debug, PartialEq)]
 pub(super) struct Request {
+    /// The command as it was typed.
+    pub(super) word: String,
     pub(super) output: Output,
     pub(super) action: Action,
 }
@@ -139,36 +141,6 @@ pub(super) enum Operation {
     Tail { name: String },
 }
 
-impl Action {
-    /// As it is typed.
-    pub(super) fn word(&self) -> &'static str {
-        match self {
-            Action::Author(Authoring::New(_)) => "new",
-            Action::Author(Authoring::Build(_)) => "build",
-            Action::Author(Authoring::Test(_)) => "test",
-            Action::Operator(_, operation) => operation.word(),
-        }
-    }
-}
-
-impl Operation {
-    fn word(&self) -> &'static str {
-        match self {
-            Operation::Load(_) => "load",
-            Operation::List => "list",
-            Operation::Inspect { .. } => "inspect",
-            Operation::SetMode(change) => match change.mode {
-                PluginMode::Off => "off",
-                PluginMode::Shadow => "shadow",
-                PluginMode::Enforce => "activate",
-            },
-            Operation::Rollback(_) => "rollback",
-            Operation::Remove { .. } => "remove",
-            Operation::Tail { .. } => "tail",
-        }
-    }
-}
-
 #[derive(Debug, PartialEq)]
 pub(super) struct Load {
     pub(super) component: PathBuf,
@@ -229,7 +201,7 @@ pub(super) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Parsed,
         None => Action::Operator(members(&mut flags)?, operation(&word, &mut flags)?),
     };
     flags.finish()?;
-    Ok(Parsed::Request(Box::new(Request { output, action })))
+    Ok(Parsed::Request(Box::new(Request { word, output, action })))
 }
 
 fn members(flags: &mut Flags) -> Result<Members, String> {

@@ -37,7 +37,8 @@ pub(super) fn build(output: Output, build: &Build) -> anyhow::Result<bool> {
     let toml = project.join(MANIFEST);
     let text = fs::read_to_string(&toml)
         .with_context(|| format!("{}: a plugin's project has one, as `kuorum plugin new` writes it", toml.display()))?;
-    let (manifest, section) = plugin::manifest_of(&text).map_err(|problem| anyhow!("{}: {problem}", toml.display()))?;
+    let (manifest, section) =
+        plugin::Manifest::parse_toml(&text).map_err(|problem| anyhow!("{}: {problem}", toml.display()))?;
 
     let module = match &build.module {
         Some(module) => module.clone(),

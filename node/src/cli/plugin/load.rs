@@ -47,7 +47,7 @@ pub(super) async fn load(connection: &mut Connection, output: Output, load: &Loa
         wait_ms: u64::try_from(load.wait.as_millis()).unwrap_or(u64::MAX),
     };
     let last = follow(connection, output, request).await?;
-    let ready = last.complete && last.members.iter().all(|member| member.failure.is_empty());
+    let ready = last.members.iter().all(is_ready);
     match output {
         Output::Json => output::json(&json!({
             "name": last.name,

@@ -190,7 +190,7 @@ mod tests {
             let path = directory.path().join(kind.as_str());
             create(Output::Json, &new("a-plugin", kind, &path)).unwrap();
             let text = fs::read_to_string(path.join(MANIFEST)).unwrap();
-            let (manifest, _) = crate::plugin::manifest_of(&text).unwrap();
+            let (manifest, _) = crate::plugin::Manifest::parse_toml(&text).unwrap();
             assert_eq!((manifest.name.as_str(), manifest.admission.is_some()), ("a-plugin", kind == Kind::Admission));
             assert!(manifest.description.len() > 10, "{}", manifest.description);
             let package: toml::Table = fs::read_to_string(path.join("Cargo.toml")).unwrap().parse().unwrap();

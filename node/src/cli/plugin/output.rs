@@ -106,7 +106,7 @@ fn limits(limits: Option<PluginLimits>) -> Value {
     json!({ "fuel": fuel, "memory_bytes": memory_bytes, "deadline_ms": deadline_ms })
 }
 
-fn keys(keys: &[Bytes]) -> Vec<String> {
+pub(super) fn keys(keys: &[Bytes]) -> Vec<String> {
     keys.iter().map(|key| key_text(key)).collect()
 }
 

@@ -13,14 +13,12 @@
 //! idle, empty store of 2 GiB. Keys are text, or `hex:00ff`. What a question expects is how the answer begins, as it is
 //! shown.
 
-use std::collections::BTreeMap;
-
 use bytes::Bytes;
 use serde::Deserialize;
 
 use super::output::key_text;
 use crate::plugin::{
-    Ctx, Input, Key, Kind, KvError, KvReader, KvRow, LastRun, Manifest, Mark, MemberSpace, Op, OpKind, Question, Space,
+    Ctx, Input, Key, Keys, Kind, LastRun, Manifest, Mark, MemberSpace, Op, OpKind, Question, Space, end_of,
 };
 
 const QUOTA_BYTES: u64 = 2 << 30;
@@ -34,14 +32,14 @@ const LEASE_TTL_S: i64 = 60;
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Questions {
     /// What the store holds, for plugins that read it.
-    pub(super) keys: Vec<Row>,
+    keys: Vec<Row>,
     pub(super) admission: Vec<AdmissionCase>,
     pub(super) compaction: Vec<CompactionCase>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Row {
+struct Row {
     key: Key,
     #[serde(default)]
     value: String,
@@ -382,6 +380,11 @@ impl CompactionCase {
 }
 
 impl Questions {
+    /// What plugins read.
+    pub(super) fn stored(&self) -> Keys {
+        Keys::of(self.keys.iter().map(|row| (&row.key.0[..], row.value.as_bytes(), row.mod_revision)))
+    }
+
     /// A few questions of each kind that the plugin answers.
     pub(super) fn suggested(manifest: &Manifest, kinds: &[Kind]) -> Questions {
         let rules = manifest.admission.iter().flat_map(|admission| &admission.rules);
@@ -409,15 +412,6 @@ fn suggested_of(kind: OpKind, prefix: Option<&Key>) -> Vec<OpCase> {
             vec![OpCase::Delete(DeleteCase { key: Key(first.to_vec()), range_end: Some(Key(end_of(prefix))) })]
         }
         OpKind::LeaseGrant => vec![OpCase::LeaseGrant(LeaseGrantCase { id: 0, ttl_s: LEASE_TTL_S })],
-    }
-}
-
-/// The first key behind all that begin with the prefix; a zero byte is etcd's sign for no end.
-fn end_of(prefix: &[u8]) -> Vec<u8> {
-    let kept = prefix.iter().rposition(|byte| *byte != u8::MAX).map_or(&[][..], |last| &prefix[..=last]);
-    match kept.split_last() {
-        Some((last, front)) => [front, &[last + 1]].concat(),
-        None => vec![0],
     }
 }
 
@@ -462,49 +456,10 @@ impl CompactionCase {
     }
 }
 
-/// The keys of the questions, as a store that is the same at every revision.
-pub(super) struct Keys(BTreeMap<Vec<u8>, KvRow>);
-
-impl Keys {
-    pub(super) fn of(rows: &[Row]) -> Keys {
-        let row = |row: &Row| {
-            let stored = KvRow {
-                key: Bytes::copy_from_slice(&row.key.0),
-                value: Bytes::copy_from_slice(row.value.as_bytes()),
-                create_revision: row.mod_revision,
-                mod_revision: row.mod_revision,
-                version: 1,
-                lease: 0,
-            };
-            (row.key.0.clone(), stored)
-        };
-        Keys(rows.iter().map(row).collect())
-    }
-}
-
-impl KvReader for Keys {
-    fn get(&self, key: &[u8], _revision: i64) -> Result<Option<KvRow>, KvError> {
-        Ok(self.0.get(key).cloned())
-    }
-
-    fn scan(
-        &self,
-        prefix: &[u8],
-        after: Option<&[u8]>,
-        limit: usize,
-        keys_only: bool,
-        _revision: i64,
-    ) -> Result<Vec<KvRow>, KvError> {
-        let rows = self.0.values().filter(|row| row.key.starts_with(prefix));
-        let rows = rows.filter(|row| after.is_none_or(|after| row.key[..] > *after)).take(limit).cloned();
-        let cut = |row: KvRow| if keys_only { KvRow { value: Bytes::new(), ..row } } else { row };
-        Ok(rows.map(cut).collect())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plugin::KvReader as _;
 
     #[test]
     fn a_file_of_questions_is_read() {
@@ -520,7 +475,7 @@ mod tests {
             assert_eq!((question.user, question.ops.len(), question.ctx.member), (Some("alice"), 3, 1));
         });
         questions.compaction[0].with(|input| assert_eq!((input.ctx.revision, input.timeline.len()), (500, 1)));
-        let keys = Keys::of(&questions.keys);
+        let keys = questions.stored();
         assert_eq!(keys.get(b"/limits/a", 7).unwrap().unwrap().value, "12");
         assert_eq!(keys.scan(b"/limits/", Some(b"/limits/a"), 9, false, 7).unwrap(), []);
         assert!(serde_json::from_str::<Questions>(r#"{"admision":[]}"#).is_err());
@@ -530,7 +485,7 @@ mod tests {
     fn rules_suggest_questions_that_they_match() {
         let toml = "name = \"a\"\nversion = \"1\"\n[admission]\n\
             match = [{ ops = [\"put\", \"delete\"], prefix = \"/a/\" }, { ops = [\"lease-grant\"] }]\n";
-        let (manifest, _) = crate::plugin::manifest_of(toml).unwrap();
+        let (manifest, _) = crate::plugin::Manifest::parse_toml(toml).unwrap();
         let questions = Questions::suggested(&manifest, &[Kind::Admission]);
         let titles: Vec<String> = questions.admission.iter().map(AdmissionCase::title).collect();
         let expected = [
@@ -541,6 +496,5 @@ mod tests {
         ];
         assert_eq!(titles, expected);
         assert!(questions.compaction.is_empty());
-        assert_eq!((end_of(b"a\xff"), end_of(b"\xff"), end_of(b"")), (b"b".to_vec(), vec![0], vec![0]));
     }
 }

@@ -1,7 +1,6 @@
 //! `list`, `inspect`: how plugins stand.
 
 use anyhow::Context as _;
-use bytes::Bytes;
 use kuorum_proto::kuorum::v1::{
     Plugin, PluginInspectRequest, PluginInspectResponse, PluginLimits, PluginListRequest, PluginMember, PluginRevision,
     PluginStanding,
@@ -10,7 +9,7 @@ use serde_json::json;
 
 use super::arguments::Output;
 use super::connection::Connection;
-use super::output::{self, hex, key_text, member_label, mode_text};
+use super::output::{self, hex, member_label, mode_text};
 
 /// Digits of a hash in a table.
 const HASH_SHOWN_DIGITS: usize = 12;
@@ -74,7 +73,6 @@ pub(super) async fn inspect(connection: &mut Connection, output: Output, name: &
 
 fn describe(what: &str, revision: &PluginRevision, members: &[PluginMember], standing: Option<&PluginStanding>) {
     let short = |hash: &[u8]| hex(hash).chars().take(HASH_SHOWN_DIGITS).collect::<String>();
-    let keys = |keys: &[Bytes]| keys.iter().map(|key| key_text(key)).collect::<Vec<_>>().join(" ");
     let mut rows = vec![(format!("{what} revision {}", revision.number), mode_text(revision.mode()).to_owned())];
     let mut row = |what: &str, text: String| rows.push((format!("  {what}"), text));
     if let Some(standing) = standing.filter(|standing| !standing.kinds.is_empty()) {
@@ -86,9 +84,9 @@ fn describe(what: &str, revision: &PluginRevision, members: &[PluginMember], sta
     row("identity", short(&revision.identity));
     row("signature", if revision.signature.is_empty() { "none".to_owned() } else { short(&revision.signature) });
     row("configuration", revision.config.clone());
-    row("may read", keys(&revision.kv_read));
+    row("may read", output::keys(&revision.kv_read).join(" "));
     if let Some(standing) = standing.filter(|standing| !standing.kv_read_asked.is_empty()) {
-        row("asks to read", keys(&standing.kv_read_asked));
+        row("asks to read", output::keys(&standing.kv_read_asked).join(" "));
     }
     row("limits", limits_text(revision, standing));
     if let Some(standing) = standing {

@@ -59,13 +59,13 @@ impl Toolchain {
         if has_target(project) {
             return Ok(Toolchain::Own);
         }
-        match debian_library() {
-            Some(_) => Ok(Toolchain::Debian { sysroot: kept_sysroot()? }),
-            None => bail!(
-                "no compiler here has the target {TARGET}: run `rustup target add {TARGET}`, or on Debian \
-                 `apt-get install rustc-web cargo-web rust-web-src lld`"
-            ),
+        if has_debian() {
+            return Ok(Toolchain::Debian { sysroot: kept_sysroot()? });
         }
+        bail!(
+            "no compiler here has the target {TARGET}: run `rustup target add {TARGET}`, or on Debian \
+             `apt-get install rustc-web cargo-web rust-web-src lld`"
+        )
     }
 
     /// Has `cargo` compile with this.
@@ -101,12 +101,13 @@ fn printed(mut command: Command) -> Option<String> {
     String::from_utf8(output.stdout).ok()
 }
 
-/// The source of the standard library that belongs to Debian's compiler, if all that is needed of Debian is there.
-fn debian_library() -> Option<PathBuf> {
+/// Whether all that is needed of Debian is there: its compiler with the source of its standard library, and the linker.
+fn has_debian() -> bool {
     let mut rustc = Command::new(DEBIAN_RUSTC);
     rustc.args(["--print", "sysroot"]);
-    let library = Path::new(printed(rustc)?.trim_end()).join("lib/rustlib/src/rust/library");
-    (library.join("std").is_dir() && Path::new(DEBIAN_LINKER).is_file()).then_some(library)
+    let Some(sysroot) = printed(rustc) else { return false };
+    let library = Path::new(sysroot.trim_end()).join("lib/rustlib/src/rust/library");
+    library.join("std").is_dir() && Path::new(DEBIAN_LINKER).is_file()
 }
 
 /// The standard library, built for Debian's compiler. Kept under a name that has the compiler's version in it, and a hash of

@@ -15,10 +15,10 @@ use serde_json::{Value, json};
 use super::arguments::{Output, Test};
 use super::load::read;
 use super::output;
-use super::questions::{AdmissionCase, CompactionCase, Keys, Questions};
+use super::questions::{AdmissionCase, CompactionCase, Questions};
 use crate::plugin::{
-    AskedLimits, Code, Compiler, Failure, FieldProblem, Host, Judged, Kind, Manifest, Plan, PrepareError, Prepared,
-    Revision, Spent, Trial, Verdict, stated,
+    AskedLimits, Compiler, Failure, FieldProblem, Host, Judged, Kind, Manifest, Plan, PrepareError, Prepared, Revision,
+    Spent, Trial, Verdict, stated,
 };
 use crate::trace::{self, Level, LogConfig, LogFormat, LogOutput};
 
@@ -56,7 +56,7 @@ pub(super) fn test(output: Output, test: &Test) -> anyhow::Result<bool> {
     let scratch = Scratch::new()?;
     // The node's lines about compiling are not for authors.
     trace::init(&LogConfig { level: Level::Warn, format: LogFormat::Console, outputs: vec![LogOutput::Stderr] })?;
-    let host = Host::start(&scratch.0, Compiler::own(), Arc::new(Keys::of(&questions.keys)));
+    let host = Host::start(&scratch.0, Compiler::own(), Arc::new(questions.stored()));
     let host = host.map_err(|problem| anyhow!(problem))?;
     let prepared = match host.prepare(&revision(&manifest, component, config)) {
         Ok(prepared) => prepared,
@@ -197,17 +197,7 @@ fn verdict_text(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Allow => "allow".to_owned(),
         Verdict::Warn(message) => format!("warn: {message}"),
-        Verdict::Deny { code, message } => format!("deny {}: {message}", code_text(*code)),
-    }
-}
-
-/// As in the interface.
-fn code_text(code: Code) -> &'static str {
-    match code {
-        Code::PermissionDenied => "permission-denied",
-        Code::InvalidArgument => "invalid-argument",
-        Code::FailedPrecondition => "failed-precondition",
-        Code::ResourceExhausted => "resource-exhausted",
+        Verdict::Deny { code, message } => format!("deny {}: {message}", code.as_str()),
     }
 }
 

@@ -6,8 +6,8 @@ use crate::plugin::instance::{CallKind, State};
 use crate::plugin::kv::{KvError, KvRow};
 
 /// Keys that one admission may read: they travel with the write, and are compared when it is applied.
-pub(in crate::plugin) const READ_SET_MAX: usize = 64;
-pub(in crate::plugin) const KV_VALUE_BYTES_MAX: usize = 1 << 20;
+const READ_SET_MAX: usize = 64;
+const KV_VALUE_BYTES_MAX: usize = 1 << 20;
 /// Keys and values that one call may read in all.
 const READ_BYTES_MAX: usize = 4 << 20;
 const SCAN_KEYS_MAX: u32 = 1_000;

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::plugin::bindings::kuorum::policy::log::{Host, Level};
 use crate::plugin::engine;
-use crate::plugin::instance::State;
+use crate::plugin::instance::{Plugin, State};
 use crate::trace::{self, Caller, Field};
 
 const LINE_BYTES_MAX: usize = 4 * 1024;
@@ -31,7 +31,7 @@ struct Second {
 
 impl LogBudget {
     /// Whether a line may be written now.
-    pub(in crate::plugin) fn take(&self, now: Instant) -> bool {
+    fn take(&self, now: Instant) -> bool {
         let mut second = self.0.lock();
         match &mut *second {
             Some(Second { began, lines }) if now.saturating_duration_since(*began) < Duration::from_secs(1) => {
@@ -43,6 +43,17 @@ impl LogBudget {
                 true
             }
         }
+    }
+}
+
+impl Plugin {
+    /// Takes a line from what the plugin may log in a second. Returns false, and counts that, if none is left.
+    pub(in crate::plugin) fn may_log(&self) -> bool {
+        let may = self.lines.take(engine::now());
+        if !may {
+            self.counts.lines_dropped.increment(1);
+        }
+        may
     }
 }
 
@@ -61,8 +72,7 @@ impl Host for State {
         if !trace::is_enabled(level) && listener.is_none() {
             return Ok(());
         }
-        if !plugin.lines.take(engine::now()) {
-            plugin.counts.lines_dropped.increment(1);
+        if !plugin.may_log() {
             return Ok(());
         }
         let mut bytes_left = LINE_BYTES_MAX;

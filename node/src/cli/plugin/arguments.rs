@@ -289,14 +289,21 @@ fn configuration(flags: &mut Flags) -> Result<Configuration, String> {
 
 fn set_mode(flags: &mut Flags, mode: PluginMode) -> Result<SetMode, String> {
     let revision = flags.number("revision")?.unwrap_or(0);
-    Ok(SetMode { mode, revision, change: change(flags)? })
+    // Nobody has to be ready for a plugin to be switched off.
+    let change = if mode == PluginMode::Off { change_of(flags, false)? } else { change(flags)? };
+    Ok(SetMode { mode, revision, change })
 }
 
 fn change(flags: &mut Flags) -> Result<Change, String> {
+    let allow_missing_members = flags.switch("allow-missing-members")?;
+    change_of(flags, allow_missing_members)
+}
+
+fn change_of(flags: &mut Flags, allow_missing_members: bool) -> Result<Change, String> {
     Ok(Change {
         name: flags.word("the name of a plugin")?,
         expected_epoch: flags.number("expected-epoch")?,
-        allow_missing_members: flags.switch("allow-missing-members")?,
+        allow_missing_members,
     })
 }
 
@@ -466,9 +473,10 @@ mod tests {
         assert_eq!(mistake("list n"), "\"n\" has no meaning here");
         assert_eq!(mistake("list --revision 3"), "--revision has no meaning here");
         assert_eq!(
-            mistake("off n --allow-missing-members=maybe"),
+            mistake("shadow n --allow-missing-members=maybe"),
             "--allow-missing-members is true or false, not \"maybe\""
         );
+        assert_eq!(mistake("off n --allow-missing-members"), "--allow-missing-members has no meaning here");
         assert_eq!(mistake("list --endpoints x"), "endpoint \"x\" is not host:port");
         assert_eq!(mistake("list --endpoints https://x:1"), "TLS is not available in this release");
         assert_eq!(mistake("shadow n --revision one"), "--revision is a number, not \"one\"");

@@ -5,6 +5,7 @@
 //! matter of luck. A plugin that means it (a rate is such) has to be tested by its author's own tests.
 
 use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -94,7 +95,8 @@ struct Scratch(std::path::PathBuf);
 impl Scratch {
     fn new() -> anyhow::Result<Scratch> {
         let path = std::env::temp_dir().join(format!("kuorum-plugin-test-{}", std::process::id()));
-        fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
+        // Nobody else may have put code there, which would be run.
+        fs::DirBuilder::new().mode(0o700).create(&path).with_context(|| path.display().to_string())?;
         Ok(Scratch(path))
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use kuorum_tests::cluster::Cluster;
 use kuorum_tests::member::Member;
 use kuorum_tests::plugin_command::ask;
-use kuorum_tests::plugin_file::PluginFile;
+use kuorum_tests::plugin_file::{PluginFile, golden_path};
 use kuorum_tests::subject::Subject;
 use serde_json::json;
 
@@ -149,8 +149,7 @@ fn activation(plan: &Plan, report: &mut Report) -> Result<(), String> {
     }
     for _ in 0..plan.alternations {
         let cluster = block_on(async { Ok(Cluster::started(&Subject::kuorum(), 3, &[QUOTA]).await) })?;
-        let path = cluster.members[0].home().join("probe.wasm");
-        std::fs::write(&path, PluginFile::golden("probe").bytes()).map_err(|error| error.to_string())?;
+        let path = golden_path("probe");
         let begun = now();
         succeed(&cluster.members[0], &["load", &path.to_string_lossy()])?;
         succeed(&cluster.members[0], &["activate", "probe"])?;

@@ -7,7 +7,7 @@ use kuorum_proto::etcdserverpb as pb;
 use kuorum_proto::etcdserverpb::request_op::Request;
 use kuorum_tests::cluster::Cluster;
 use kuorum_tests::plugin_command::ask;
-use kuorum_tests::plugin_file::PluginFile;
+use kuorum_tests::plugin_file::{PluginFile, golden_path};
 use kuorum_tests::subject::Subject;
 use serde_json::{Value, json};
 use tonic::{Code, Status};
@@ -24,11 +24,6 @@ fn probe(cluster: &Cluster, name: &str, prefix: &str) -> PathBuf {
         "admission": {"match": [{"ops": ["put", "delete"], "prefix": prefix}]},
     });
     written(cluster, name, &PluginFile::golden("probe").with_manifest(&manifest))
-}
-
-/// The probe as it is kept.
-fn golden(cluster: &Cluster) -> PathBuf {
-    written(cluster, "probe", &PluginFile::golden("probe"))
 }
 
 /// Loads a plugin and enforces it.
@@ -65,7 +60,7 @@ fn told(status: &Status) -> (Code, &str) {
 fn what_a_policy_refuses_is_refused_through_every_member_and_at_any_depth() {
     block_on(async {
         let mut cluster = Cluster::started(&Subject::kuorum(), 3, &[]).await;
-        enforce(&cluster, &golden(&cluster), "probe", &json!({"value_bytes_max": 4}), &[]);
+        enforce(&cluster, &golden_path("probe"), "probe", &json!({"value_bytes_max": 4}), &[]);
         for asked in 0..3 {
             put(&cluster, asked, "k", "1234").await.unwrap();
             let refused = put(&cluster, asked, "k", "12345").await.unwrap_err();
@@ -108,7 +103,7 @@ fn a_plugin_that_denies_everything_does_not_lock_the_operator_out() {
         let grant = pb::LeaseGrantRequest { ttl: 60, id: 7 };
         client.lease.lease_grant(grant).await.unwrap();
         client.lease.lease_grant(pb::LeaseGrantRequest { ttl: 60, id: 8 }).await.unwrap();
-        enforce(&cluster, &golden(&cluster), "probe", &json!({"deny_all": true}), &[]);
+        enforce(&cluster, &golden_path("probe"), "probe", &json!({"deny_all": true}), &[]);
 
         let denied = (Code::PermissionDenied, "nothing is allowed");
         assert_eq!(told(&put(&cluster, 2, "a", "w").await.unwrap_err()), denied);
@@ -146,7 +141,7 @@ fn a_plugin_that_denies_everything_does_not_lock_the_operator_out() {
             leading.move_leader(request).await.unwrap();
         }
 
-        load(&cluster, 2, &golden(&cluster), &["--name", "probe"]).json();
+        load(&cluster, 2, &golden_path("probe"), &["--name", "probe"]).json();
         ask(&cluster.members[2], &["activate", "probe"]).json();
         put(&cluster, 0, "a", "w").await.unwrap();
         ask(&cluster.members[0], &["rollback", "probe"]).json();

@@ -6,9 +6,9 @@ use kuorum_proto::etcdserverpb as pb;
 use kuorum_tests::clock::Deadline;
 use kuorum_tests::cluster::Cluster;
 use kuorum_tests::plugin_command::ask;
+use kuorum_tests::plugin_file::golden_path;
 use kuorum_tests::subject::Subject;
 
-use crate::golden::golden;
 use crate::{block_on, load};
 
 /// The native schedule would leave next to nothing.
@@ -78,12 +78,12 @@ fn a_plugin_decides_what_is_compacted_under_one_leader_and_the_next() {
         let leader = cluster.leader().await;
         let keeps_20 = r#"{"keep":{"minutes":0,"revisions":20},"check_seconds":1}"#;
         let keeps = "compaction-load-aware";
-        load(&cluster, leader, &golden(keeps), &["--name", keeps, "--config-json", keeps_20]).json();
+        load(&cluster, leader, &golden_path(keeps), &["--name", keeps, "--config-json", keeps_20]).json();
         ask(&cluster.members[leader], &["activate", keeps]).json();
         load(
             &cluster,
             leader,
-            &golden("tiny-compaction"),
+            &golden_path("tiny-compaction"),
             &["--name", "tiny-compaction", "--config-json", r#"{"revisions":5}"#],
         )
         .json();

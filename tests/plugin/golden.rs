@@ -1,8 +1,7 @@
 //! Components built once, which every host has to load: tests/golden/README.md says why.
 
-use std::path::PathBuf;
-
 use kuorum_tests::cluster::Cluster;
+use kuorum_tests::plugin_file::golden_path;
 use kuorum_tests::subject::{Subject, workspace};
 use serde_json::json;
 
@@ -21,11 +20,6 @@ const COMPONENTS: [(&str, &str); 9] = [
     ("tiny-quota", r#"{"percent":90}"#),
 ];
 
-/// Where a component lies.
-pub(crate) fn golden(name: &str) -> PathBuf {
-    workspace().join("tests/golden").join(format!("{name}.wasm"))
-}
-
 #[test]
 fn every_golden_component_is_made_ready() {
     let directory = std::fs::read_dir(workspace().join("tests/golden")).unwrap();
@@ -36,7 +30,7 @@ fn every_golden_component_is_made_ready() {
     block_on(async {
         let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
         for (name, config) in COMPONENTS {
-            let loaded = load(&cluster, 0, &golden(name), &["--name", name, "--config-json", config]).json();
+            let loaded = load(&cluster, 0, &golden_path(name), &["--name", name, "--config-json", config]).json();
             assert_eq!((&loaded["ready"], &loaded["members"][0]["state"]), (&json!(true), &json!("ready")), "{loaded}");
         }
     });

@@ -7,7 +7,7 @@ use kuorum_proto::etcdserverpb as pb;
 use kuorum_tests::clock::Deadline;
 use kuorum_tests::cluster::Cluster;
 use kuorum_tests::plugin_command::ask;
-use kuorum_tests::plugin_file::PluginFile;
+use kuorum_tests::plugin_file::{PluginFile, golden_path};
 use kuorum_tests::subject::Subject;
 use serde_json::{Value, json};
 use tonic::{Code, Status};
@@ -77,13 +77,7 @@ fn a_plugin_that_goes_on_breaking_is_left_alone_for_a_while() {
     block_on(async {
         let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
         let config = json!({"trigger": "/bad/", "act": "trap"}).to_string();
-        load(
-            &cluster,
-            0,
-            &written(&cluster, "probe", &PluginFile::golden("probe")),
-            &["--name", "probe", "--config-json", &config],
-        )
-        .json();
+        load(&cluster, 0, &golden_path("probe"), &["--name", "probe", "--config-json", &config]).json();
         ask(&cluster.members[0], &["activate", "probe"]).json();
         let mut last = String::new();
         for _ in 0..20 {
@@ -132,19 +126,10 @@ fn files_that_are_no_plugins_are_refused() {
             assert!(!deadline.has_passed(), "{name} took {:?}", deadline.elapsed());
             put(&cluster, "/k").await.unwrap();
         }
-        let refused = load(
-            &cluster,
-            0,
-            &written(&cluster, "probe", &PluginFile::golden("probe")),
-            &["--name", "probe", "--config-json", "{\"invalid\":true}"],
-        );
+        let refused =
+            load(&cluster, 0, &golden_path("probe"), &["--name", "probe", "--config-json", "{\"invalid\":true}"]);
         assert!(refused.refusal().contains("invalid: it was asked to find fault"), "{refused:?}");
-        let refused = load(
-            &cluster,
-            0,
-            &written(&cluster, "probe", &PluginFile::golden("probe")),
-            &["--name", "probe", "--config-json", "{\"colour\":1}"],
-        );
+        let refused = load(&cluster, 0, &golden_path("probe"), &["--name", "probe", "--config-json", "{\"colour\":1}"]);
         assert!(refused.refusal().contains("unknown field `colour`"), "{refused:?}");
     });
 }
@@ -163,13 +148,8 @@ fn compile_bomb() -> String {
 fn a_damaged_cache_is_made_again() {
     block_on(async {
         let mut cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
-        load(
-            &cluster,
-            0,
-            &written(&cluster, "probe", &PluginFile::golden("probe")),
-            &["--name", "probe", "--config-json", "{\"value_bytes_max\":0}"],
-        )
-        .json();
+        load(&cluster, 0, &golden_path("probe"), &["--name", "probe", "--config-json", "{\"value_bytes_max\":0}"])
+            .json();
         ask(&cluster.members[0], &["activate", "probe"]).json();
         cluster.members[0].kill();
         let cache = cluster.members[0].data_dir().join("member/plugins");

@@ -9,10 +9,10 @@ use kuorum_tests::client::Client;
 use kuorum_tests::cluster::Cluster;
 use kuorum_tests::member::Member;
 use kuorum_tests::plugin_command::ask;
-use kuorum_tests::plugin_file::PluginFile;
+use kuorum_tests::plugin_file::golden_path;
 use kuorum_tests::subject::Subject;
 
-use crate::{block_on, load, written};
+use crate::{block_on, load};
 
 /// Set to 1000 for what a release asks for: some two minutes.
 const RELOADS_VARIABLE: &str = "KUORUM_PLUGIN_RELOADS";
@@ -58,7 +58,7 @@ fn plugins_replaced_under_load_leave_nothing_behind() {
     let reloads = std::env::var(RELOADS_VARIABLE).map_or(RELOADS, |text| text.parse().expect("a number"));
     block_on(async {
         let cluster = Arc::new(Cluster::started(&Subject::kuorum(), 1, &[]).await);
-        let file = written(&cluster, "probe", &PluginFile::golden("probe"));
+        let file = golden_path("probe");
         let (stop, puts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let writers: Vec<_> = (0..WRITERS)
             .map(|number| tokio::spawn(write(cluster.client(0), number, stop.clone(), puts.clone())))

@@ -1,6 +1,6 @@
 //! Files of plugins, made from the built ones in `golden/`: with another manifest, larger, or different.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ed25519_dalek::{Signer as _, SigningKey};
 use serde_json::Value;
@@ -10,14 +10,19 @@ const MANIFEST: &[u8] = b"kuorum-manifest";
 /// Bytes in front of the first section.
 const HEAD_BYTES: usize = 8;
 
+/// Where a built component lies, by its file's name without the ending.
+pub fn golden_path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(format!("{name}.wasm"))
+}
+
 /// The file of a plugin.
 #[derive(Clone)]
 pub struct PluginFile(Vec<u8>);
 
 impl PluginFile {
-    /// One of those in `golden/`, by its file's name without the ending.
+    /// One of those in `golden/`.
     pub fn golden(name: &str) -> PluginFile {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(format!("{name}.wasm"));
+        let path = golden_path(name);
         PluginFile(std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
     }
 

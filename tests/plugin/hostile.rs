@@ -109,20 +109,20 @@ fn files_that_are_no_plugins_are_refused() {
         let of = |text: &str| PluginFile::of(wat::parse_str(text).unwrap()).with_manifest(&manifest("closed"));
         let bomb = of(&compile_bomb());
         assert!(bomb.bytes().len() < 25_000, "{} bytes", bomb.bytes().len());
-        for (name, file) in [
-            ("empty", PluginFile::of(Vec::new())),
-            ("text", PluginFile::of(b"not a plugin".to_vec())),
-            ("truncated", PluginFile::of(bytes[..bytes.len() / 2].to_vec())),
-            ("no-manifest", PluginFile::of(bytes[..8].to_vec())),
-            ("foreign", of("(component (import \"wasi:cli/run@0.2.0\" (func)))")),
-            ("bomb", bomb),
-            ("table", of("(module (table 4000000000 funcref))")),
+        let foreign = "(component (import \"wasi:cli/run@0.2.0\" (func)))";
+        for (name, file, why) in [
+            ("empty", PluginFile::of(Vec::new()), "is empty"),
+            ("text", PluginFile::of(b"not a plugin".to_vec()), "the file is no wasm component"),
+            ("truncated", PluginFile::of(bytes[..bytes.len() / 2].to_vec()), "the file is damaged or cut short"),
+            ("no-manifest", PluginFile::of(bytes[..8].to_vec()), "the file has no section \"kuorum-manifest\""),
+            ("foreign", of(foreign), "it is no plugin of this interface"),
+            ("bomb", bomb, "use locals 2500500 times"),
+            ("table", of("(module (table 4000000000 funcref))"), "4000000000 table elements from the start"),
         ] {
             let path = written(&cluster, name, &file);
             let deadline = Deadline::after(BOUND);
             let refused = load(&cluster, 0, &path, &["--name", "probe"]);
-            let line = refused.refusal();
-            println!("{name}: {line}");
+            assert!(refused.refusal().contains(why), "{name}: {refused:?}");
             assert!(!deadline.has_passed(), "{name} took {:?}", deadline.elapsed());
             put(&cluster, "/k").await.unwrap();
         }

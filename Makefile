@@ -12,6 +12,9 @@ KUORUM_KILL_ROUNDS ?= 20
 # Rounds of each kind of fault in a cluster, of which there are eight; a round is about four seconds.
 KUORUM_FAULT_ROUNDS ?= 2
 
+# Times that a plugin is replaced under load; some twenty a second.
+KUORUM_PLUGIN_RELOADS ?= 60
+
 # Sources of the oracle that is ours: the reader of log directories, where it exists.
 WALCHECK := $(wildcard tests/oracle/walcheck/*.go)
 
@@ -47,10 +50,11 @@ fast:
 # One suite binary after the other. Two tests at a time: each drives two servers.
 blackbox:
 	KUORUM_BIN=$(KUORUM_BIN) KUORUM_ORACLE_DIR=$(ORACLE) KUORUM_KILL_ROUNDS=$(KUORUM_KILL_ROUNDS) \
-		KUORUM_FAULT_ROUNDS=$(KUORUM_FAULT_ROUNDS) $(CARGO) test -p kuorum-tests -- --test-threads=2
+		KUORUM_FAULT_ROUNDS=$(KUORUM_FAULT_ROUNDS) KUORUM_PLUGIN_RELOADS=$(KUORUM_PLUGIN_RELOADS) \
+		$(CARGO) test -p kuorum-tests -- --test-threads=2
 
 blackbox-full: oracle fast
-	$(MAKE) blackbox KUORUM_KILL_ROUNDS=200 KUORUM_FAULT_ROUNDS=100
+	$(MAKE) blackbox KUORUM_KILL_ROUNDS=200 KUORUM_FAULT_ROUNDS=100 KUORUM_PLUGIN_RELOADS=1000
 
 # Kuorum beside a real etcd under the same load: about twenty-five minutes, or four. The table goes to $(TARGET)/bench.
 # Never part of `make test`. One row: make bench BENCH='--row "put, 100"'

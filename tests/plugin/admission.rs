@@ -1,7 +1,6 @@
 //! What plugins of admission decide, as clients of three members meet it.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use kuorum_proto::etcdserverpb as pb;
 use kuorum_proto::etcdserverpb::request_op::Request;
@@ -12,7 +11,7 @@ use kuorum_tests::subject::Subject;
 use serde_json::{Value, json};
 use tonic::{Code, Status};
 
-use crate::{block_on, load, written};
+use crate::{block_on, load, put, written};
 
 /// Rounds in which two writers each try to break what two policies keep.
 const SKEW_ROUNDS: usize = 150;
@@ -30,13 +29,8 @@ fn probe(cluster: &Cluster, name: &str, prefix: &str) -> PathBuf {
 fn enforce(cluster: &Cluster, file: &std::path::Path, name: &str, config: &Value, words: &[&str]) {
     let config = config.to_string();
     load(cluster, 0, file, &[&["--name", name, "--config-json", &config], words].concat()).json();
-    ask(&cluster.members[1], &["activate", name]).json();
-}
-
-async fn put(cluster: &Cluster, asked: usize, key: &str, value: &str) -> Result<i64, Status> {
-    let request = pb::PutRequest { key: key.to_owned().into(), value: value.to_owned().into(), ..Default::default() };
-    let response = cluster.client(asked).kv.put(request).await?;
-    Ok(response.into_inner().header.unwrap_or_default().revision)
+    // By way of another member, if there is one.
+    ask(cluster.members.last().unwrap(), &["activate", name]).json();
 }
 
 fn op(request: Request) -> pb::RequestOp {
@@ -196,14 +190,14 @@ fn judged_again(cluster: &Cluster, asked: usize) -> f64 {
 fn warnings_and_shadows_change_nothing() {
     block_on(async {
         let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
-        enforce_one(&cluster, "warns", "/warn/", &json!({"trigger": "/warn/", "act": "warn"}));
+        let config = json!({"trigger": "/warn/", "act": "warn"});
+        enforce(&cluster, &probe(&cluster, "warns", "/warn/"), "warns", &config, &[]);
         put(&cluster, 0, "/warn/k", "v").await.unwrap();
         let config = json!({"deny_all": true}).to_string();
         let words = ["--name", "shadow", "--config-json", &config];
         load(&cluster, 0, &probe(&cluster, "shadow", "/"), &words).json();
         ask(&cluster.members[0], &["shadow", "shadow"]).json();
         put(&cluster, 0, "/warn/k", "v").await.unwrap();
-        tokio::time::sleep(Duration::from_millis(1)).await;
         let metrics = crate::metrics(&cluster.members[0]);
         for line in [
             "plugin_verdicts_total{plugin=\"warns\",mode=\"enforce\",verdict=\"warn\"} 2",
@@ -216,10 +210,4 @@ fn warnings_and_shadows_change_nothing() {
         assert!(log.contains("a plugin warns of a request that it lets pass"), "{log}");
         assert!(log.contains("a plugin in shadow would have decided otherwise"), "{log}");
     });
-}
-
-fn enforce_one(cluster: &Cluster, name: &str, prefix: &str, config: &Value) {
-    let config = config.to_string();
-    load(cluster, 0, &probe(cluster, name, prefix), &["--name", name, "--config-json", &config]).json();
-    ask(&cluster.members[0], &["activate", name]).json();
 }

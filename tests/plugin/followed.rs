@@ -10,22 +10,16 @@ use kuorum_tests::plugin_command::{Tail, ask};
 use kuorum_tests::subject::Subject;
 use serde_json::Value;
 
-use crate::{block_on, component, inspected, load};
+use crate::{block_on, component, inspected, load, metrics, put};
 
 const COMES_WITHIN: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(50);
-
-async fn put(cluster: &Cluster, key: &str, value_bytes: usize) -> Result<(), tonic::Status> {
-    let request =
-        pb::PutRequest { key: key.to_owned().into(), value: vec![b'v'; value_bytes].into(), ..Default::default() };
-    cluster.client(0).kv.put(request).await.map(|_| ())
-}
 
 /// The first line that is told, of puts that go on until somebody hears of them.
 async fn first_line(cluster: &Cluster, tail: &Tail) -> Value {
     let deadline = Deadline::after(COMES_WITHIN);
     loop {
-        put(cluster, "/guarded/first", 1).await.unwrap();
+        put(cluster, 0, "/guarded/first", vec![b'v'; 1]).await.unwrap();
         if let Some(line) = tail.next_within(POLL) {
             return line;
         }
@@ -58,7 +52,7 @@ fn verdicts_are_told_as_they_happen() {
         assert_eq!((&allowed["kind"], &allowed["mode"]), (&"admission".into(), &"shadow".into()), "{allowed}");
         assert!(allowed["unix_ms"].as_i64().unwrap() > 0 && allowed["fuel"].as_u64().unwrap() > 0, "{allowed}");
 
-        put(&cluster, "/guarded/long", 2_000).await.unwrap();
+        put(&cluster, 0, "/guarded/long", vec![b'v'; 2_000]).await.unwrap();
         let denied = line_about(&tail, "/guarded/long");
         assert_eq!((&denied["verdict"], &denied["code"]), (&"deny".into(), &"invalid-argument".into()), "{denied}");
         assert_eq!(
@@ -67,16 +61,16 @@ fn verdicts_are_told_as_they_happen() {
         );
 
         ask(&cluster.members[0], &["activate", "guard"]).json();
-        put(&cluster, "/elsewhere/long", 2_000).await.unwrap();
-        put(&cluster, "/guarded/enforced", 2_000).await.unwrap_err();
+        put(&cluster, 0, "/elsewhere/long", vec![b'v'; 2_000]).await.unwrap();
+        put(&cluster, 0, "/guarded/enforced", vec![b'v'; 2_000]).await.unwrap_err();
         let denied = line_about(&tail, "/guarded/enforced");
         assert_eq!((&denied["mode"], &denied["revision"]), (&"enforce".into(), &1.into()), "{denied}");
 
         // Many that say no more than yes are told in part, and how many were not.
         for number in 0..1_000 {
-            put(&cluster, &format!("/guarded/{number}"), 1).await.unwrap();
+            put(&cluster, 0, &format!("/guarded/{number}"), vec![b'v'; 1]).await.unwrap();
         }
-        put(&cluster, "/guarded/last", 2_000).await.unwrap_err();
+        put(&cluster, 0, "/guarded/last", vec![b'v'; 2_000]).await.unwrap_err();
         let (mut told, mut left_out) = (0, 0);
         loop {
             let line = tail.next_within(COMES_WITHIN).expect("the last is told");
@@ -113,7 +107,7 @@ fn a_quarantined_plugin_is_seen_wherever_an_operator_looks() {
         };
         assert_eq!(errors().await, [""; 0]);
         for _ in 0..5 {
-            let refused = put(&cluster, "/guarded/a", 1).await.unwrap_err();
+            let refused = put(&cluster, 0, "/guarded/a", vec![b'v'; 1]).await.unwrap_err();
             assert_eq!(refused.code(), tonic::Code::Unavailable, "{refused:?}");
         }
         assert_eq!(errors().await, ["plugin guard is quarantined"]);
@@ -121,25 +115,25 @@ fn a_quarantined_plugin_is_seen_wherever_an_operator_looks() {
         assert!(shown.stdout.contains("plugin guard is quarantined"), "{shown:?}");
         assert_eq!(standing()["health"], "quarantined");
         assert!(cluster.members[0].log().contains("a plugin failed too often, and is not asked for a while"));
-        let metrics = page(&endpoint).await;
+        let shown = metrics(member);
         for series in [
             "plugin_quarantined{plugin=\"guard\"} 1",
             "plugin_timeouts_total{plugin=\"guard\",budget=\"fuel\"} 5",
             "plugin_traps_total{plugin=\"guard\"} 5",
             "plugin_unjudged_requests_total{plugin=\"guard\",outcome=\"refused\"} 5",
         ] {
-            assert!(metrics.contains(series), "{series}: {metrics}");
+            assert!(shown.contains(series), "{series}: {shown}");
         }
-        put(&cluster, "/elsewhere/a", 1).await.unwrap();
+        put(&cluster, 0, "/elsewhere/a", vec![b'v'; 1]).await.unwrap();
 
         // Others of the plugin's revisions are not blamed for it, and neither is a plugin that nobody asks.
         load(&cluster, 0, &path, &[]).json();
         assert_eq!(errors().await, ["plugin guard is quarantined"]);
-        assert!(page(&endpoint).await.contains("plugin_quarantined{plugin=\"guard\"} 1"));
+        assert!(metrics(member).contains("plugin_quarantined{plugin=\"guard\"} 1"));
         ask(member, &["activate", "guard"]).json();
-        put(&cluster, "/guarded/a", 1).await.unwrap();
+        put(&cluster, 0, "/guarded/a", vec![b'v'; 1]).await.unwrap();
         assert_eq!(errors().await, [""; 0]);
-        assert!(page(&endpoint).await.contains("plugin_quarantined{plugin=\"guard\"} 0"));
+        assert!(metrics(member).contains("plugin_quarantined{plugin=\"guard\"} 0"));
 
         let log = cluster.members[0].log();
         for change in ["load", "activate"] {
@@ -151,14 +145,4 @@ fn a_quarantined_plugin_is_seen_wherever_an_operator_looks() {
             assert!(line["remote"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");
         }
     });
-}
-
-/// The metrics page.
-async fn page(endpoint: &str) -> String {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    let mut stream = tokio::net::TcpStream::connect(endpoint).await.unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).await.unwrap();
-    text
 }

@@ -22,14 +22,24 @@ mod signed;
 
 use std::path::PathBuf;
 
+use bytes::Bytes;
+use kuorum_proto::etcdserverpb as pb;
 use kuorum_tests::cluster::Cluster;
 use kuorum_tests::plugin_command::{Printed, ask, metrics};
 use kuorum_tests::plugin_file::PluginFile;
 use serde_json::{Value, json};
+use tonic::Status;
 
 /// Runs a test on a runtime of one thread.
 fn block_on<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be built").block_on(test)
+}
+
+/// Puts a key by way of a member, and returns the revision.
+async fn put(cluster: &Cluster, asked: usize, key: &str, value: impl Into<Bytes>) -> Result<i64, Status> {
+    let request = pb::PutRequest { key: key.to_owned().into(), value: value.into(), ..Default::default() };
+    let response = cluster.client(asked).kv.put(request).await?;
+    Ok(response.into_inner().header.unwrap_or_default().revision)
 }
 
 /// A plugin called `guard` that refuses long values, in a file of its own: larger by so many bytes, and different by its

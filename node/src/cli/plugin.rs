@@ -1,6 +1,6 @@
 //! `kuorum plugin`: what authors and operators do with plugins.
 //!
-//! Authors' commands (`new`, `build`, `trial`) run on the author's machine alone; the others speak to a cluster.
+//! Authors' commands (`new`, `build`, `test`) run on the author's machine alone; the others speak to a cluster.
 
 mod arguments;
 mod build;

@@ -31,11 +31,12 @@ use crate::plugin::{Ctx, Kind, Op, Prepared, Scope};
 use crate::policy::plugins::{InForce, Registry};
 use tail::Tail;
 
-/// What every plugin is told of the moment and of the member that asks it. Its deadline is the host's to set.
-pub(crate) fn context(store: &Store, raft: &RaftStatus, member: MemberId, registry: &Registry) -> Ctx {
+/// What every plugin is told of the moment and of the member that asks it. `seed` is a number that nobody can foretell. The
+/// deadline is the host's to set.
+pub(crate) fn context(store: &Store, raft: &RaftStatus, member: MemberId, registry: &Registry, seed: u64) -> Ctx {
     Ctx {
         now_ms: clock::unix_ms(),
-        seed: rand::random(),
+        seed,
         revision: store.revision().0,
         compact_revision: store.compacted().0,
         raft_term: raft.term,

@@ -297,7 +297,7 @@ impl Planning {
         let spaces: BTreeMap<MemberId, SpaceResponse> =
             self.parts.neighbours.spaces(members.clone()).into_iter().collect();
         let store = self.parts.store.get();
-        let ctx = roster::context(&store, status, self.parts.member, &self.parts.registry);
+        let ctx = roster::context(&store, status, self.parts.member, &self.parts.registry, rand::random());
         let marks = self.parts.registry.timeline().marks();
         let timeline = marks.iter().map(|mark| Mark { revision: mark.revision, at_ms: mark.at_ms }).collect();
         let slowest_watcher = spaces.values().map(|space| space.slowest_watcher).filter(|needed| *needed > 0).min();

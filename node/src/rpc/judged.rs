@@ -37,7 +37,7 @@ impl Judge<'_> {
         let peer = self.peer.to_string();
         let (store, raft) = (self.node.store.get(), self.node.consensus.status());
         let (db_bytes, quota_bytes) = self.node.gate.space();
-        let ctx = roster::context(&store, &raft, self.node.facts.member_id, &self.node.plugins);
+        let ctx = roster::context(&store, &raft, self.node.facts.member_id, &self.node.plugins, rand::random());
         let space = Space { db_bytes, in_use_bytes: store.in_use_bytes().min(db_bytes), quota_bytes };
         table.judge(&Asker { ctx, peer: &peer, space, tail: self.node.roster.tail() }, ops, conditional)
     }

@@ -14,7 +14,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 fn main() -> ExitCode {
     match std::env::args_os().nth(1).as_deref().and_then(|word| word.to_str()) {
         Some("plugin") => return kuorum::cli::plugin::run(std::env::args_os().skip(2)),
-        Some(plugin::COMPILE_ARGUMENT) => return plugin::compile_child(),
+        Some(plugin::COMPILE_ARGUMENT) => return plugin::compile_child(std::env::args_os().skip(2)),
         _ => {}
     }
     match config::parse(std::env::args_os().skip(1), environment()) {

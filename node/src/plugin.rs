@@ -33,6 +33,7 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -74,9 +75,9 @@ const VERSION: &str = "@0.1.0";
 /// The first argument that makes the program a compiler of plugins (see `compile`).
 pub const COMPILE_ARGUMENT: &str = compile::ARGUMENT;
 
-/// The whole of the process that compiles a plugin.
-pub fn compile_child() -> ExitCode {
-    compile::child()
+/// The whole of the process that compiles a plugin; the words come after the first argument.
+pub fn compile_child(words: impl Iterator<Item = OsString>) -> ExitCode {
+    compile::child(words)
 }
 
 /// What a plugin can be asked.

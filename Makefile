@@ -15,8 +15,8 @@ KUORUM_FAULT_ROUNDS ?= 2
 # Times that a plugin is replaced under load; some twenty a second.
 KUORUM_PLUGIN_RELOADS ?= 60
 
-# Sources of the oracle that is ours: the reader of log directories, where it exists.
-WALCHECK := $(wildcard tests/oracle/walcheck/*.go)
+# The oracle's programs that are ours: a reader of log directories, a load made with etcd's client.
+ORACLE_OWN := walcheck mixedload
 
 .PHONY: run build test lint unit sim fast blackbox blackbox-full bench bench-quick bench-client profile microbench oracle go-present \
 	wasm-present clean
@@ -84,7 +84,7 @@ MICROBENCH ?=
 microbench:
 	$(CARGO) bench -p kuorum --features bench $(MICROBENCH)
 
-oracle: $(ORACLE)/etcd $(ORACLE)/etcdctl $(ORACLE)/etcdutl $(if $(WALCHECK),$(ORACLE)/walcheck)
+oracle: $(ORACLE)/etcd $(ORACLE)/etcdctl $(ORACLE)/etcdutl $(ORACLE_OWN:%=$(ORACLE)/%)
 
 GO_BUILD = cd tests/oracle && CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -o $@
 
@@ -97,8 +97,8 @@ $(ORACLE)/etcdctl: tests/oracle/go.mod tests/oracle/go.sum | go-present
 $(ORACLE)/etcdutl: tests/oracle/go.mod tests/oracle/go.sum | go-present
 	$(GO_BUILD) go.etcd.io/etcd/etcdutl/v3
 
-$(ORACLE)/walcheck: tests/oracle/go.mod tests/oracle/go.sum $(WALCHECK) | go-present
-	$(GO_BUILD) ./walcheck
+$(ORACLE_OWN:%=$(ORACLE)/%): $(ORACLE)/%: tests/oracle/%/main.go tests/oracle/go.mod tests/oracle/go.sum | go-present
+	$(GO_BUILD) ./$*
 
 go-present:
 	@command -v $(GO) >/dev/null || { \

@@ -3,7 +3,8 @@
 //! `golden` are components that every host has to load, `lifecycle` is what members agree on about them, `joining` what
 //! becomes of it where members come, sleep and start again, `command_line` what is said of mistakes, `signed` whose plugins
 //! are taken, `followed` what is seen of those that are asked, `admission` and `compaction` what they decide, `hostile` what
-//! becomes of those that break, `reloads` what changing them often leaves, and `guide` follows the guide for authors.
+//! becomes of those that break, `reloads` what changing them often leaves, `activation` and `mixed_load` what clients see of
+//! it, and `guide` follows the guide for authors.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,6 +18,7 @@ mod guide;
 mod hostile;
 mod joining;
 mod lifecycle;
+mod mixed_load;
 mod reloads;
 mod signed;
 

@@ -198,6 +198,13 @@ fn the_guide_tells_the_truth() {
         let may_fail = last.starts_with("Error: ") || last.starts_with("kuorum plugin ");
         assert!(status == 0 || may_fail, "ended with {status}: {both}");
     }
+    let built = std::fs::read(home.path().join("small-values/small-values.wasm")).unwrap();
+    let built = String::from_utf8_lossy(&built);
+    assert!(built.contains("/src/"), "panics of a plugin name files");
+    let places = [std::env::var("HOME").unwrap(), home.path().display().to_string(), workspace().display().to_string()];
+    for place in places {
+        assert!(!built.contains(&place), "the plugin says that it was built in {place}");
+    }
 }
 
 #[test]

@@ -95,7 +95,7 @@ fn compiled(project: &Path, name: &str) -> anyhow::Result<PathBuf> {
             cargo.env(variable, value);
         }
     }
-    toolchain.set(&mut cargo);
+    toolchain.set(&mut cargo, project);
     let output =
         cargo.stderr(Stdio::inherit()).output().context("cargo does not start: install Rust from rustup.rs")?;
     if !output.status.success() {

@@ -3,12 +3,13 @@
 //! The one of the author's toolchain, where it has the target. Where it hasn't, and can't get it, Debian's `rustc-web` has a
 //! compiler for it and the source of the standard library, but not the library: that is built once, and kept.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, bail};
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::output::hex;
@@ -21,6 +22,10 @@ const DEBIAN_LINKER: &str = "/usr/bin/wasm-ld";
 const LIBRARIES: &str = "lib/rustlib/wasm32-unknown-unknown/lib";
 /// Bytes of the hashes in the names of kept libraries.
 const NAME_HASH_BYTES: usize = 8;
+/// To be changed with the way in which the library is built: what was kept before is then built anew.
+const LIBRARY_BUILD: &str = "2";
+/// Between the compiler's flags.
+const FLAG_END: &str = "\x1f";
 
 /// What would have cargo compile otherwise than is meant here, or for another target.
 const FOREIGN_VARIABLES: [&str; 9] = [
@@ -68,22 +73,79 @@ impl Toolchain {
         )
     }
 
-    /// Has `cargo` compile with this.
-    pub(super) fn set(&self, cargo: &mut Command) {
-        // This one goes before all other places that flags come from, an author's files of cargo included, and is not for
-        // what runs on this machine while building.
+    /// Has `cargo` compile the project with this.
+    pub(super) fn set(&self, cargo: &mut Command, project: &Path) {
+        let mut flags = Flags::default();
         match self {
-            Toolchain::Own => {
-                cargo.env("CARGO_ENCODED_RUSTFLAGS", "");
-            }
+            Toolchain::Own => {}
             Toolchain::Debian { sysroot } => {
-                let mut flags = OsString::from("-Cpanic=abort\x1f--sysroot\x1f");
+                flags.push("-Cpanic=abort");
+                flags.push("--sysroot");
                 flags.push(sysroot);
-                cargo.env("CARGO_ENCODED_RUSTFLAGS", flags);
                 cargo.env("RUSTC", DEBIAN_RUSTC).env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", DEBIAN_LINKER);
             }
         }
+        flags.rename_places(project);
+        flags.set(cargo);
     }
+}
+
+/// What the compiler is told beside what cargo tells it.
+#[derive(Default)]
+struct Flags(OsString);
+
+impl Flags {
+    fn push(&mut self, flag: impl AsRef<OsStr>) {
+        if !self.0.is_empty() {
+            self.0.push(FLAG_END);
+        }
+        self.0.push(flag);
+    }
+
+    /// Has files below a directory of this machine called otherwise where the module names them, in what is said of panics:
+    /// who built a plugin, and where, is nobody's business and no part of its hash.
+    fn rename(&mut self, directory: &Path, name: &str) {
+        let mut renamed = directory.as_os_str().to_owned();
+        renamed.push("=");
+        renamed.push(name);
+        self.push("--remap-path-prefix");
+        self.push(renamed);
+    }
+
+    /// The author's directories. The last that fits is the one that counts.
+    fn rename_places(&mut self, project: &Path) {
+        if let Some(home) = cargo_home() {
+            self.rename(&home, "cargo");
+        }
+        let mut metadata = cargo(project);
+        metadata.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).stderr(Stdio::null());
+        // Where cargo can't tell, it says so when it builds.
+        let metadata = printed(metadata).and_then(|text| serde_json::from_str::<Value>(&text).ok()).unwrap_or_default();
+        if let Some(root) = metadata["workspace_root"].as_str() {
+            self.rename(Path::new(root), ".");
+        }
+        let packages = metadata["packages"].as_array().into_iter().flatten();
+        for dependency in packages.flat_map(|package| package["dependencies"].as_array().into_iter().flatten()) {
+            if let (Some(path), Some(name)) = (dependency["path"].as_str(), dependency["name"].as_str()) {
+                self.rename(Path::new(path), name);
+            }
+        }
+    }
+
+    /// This variable goes before all other places that flags come from, an author's files of cargo included, and is not for
+    /// what runs on this machine while building.
+    fn set(&self, cargo: &mut Command) {
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", &self.0);
+    }
+}
+
+/// Where cargo keeps the sources of what it downloads.
+fn cargo_home() -> Option<PathBuf> {
+    variable("CARGO_HOME").or_else(|| Some(variable("HOME")?.join(".cargo")))
+}
+
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 /// Whether the compiler that cargo starts in this directory has the target's library.
@@ -117,7 +179,7 @@ fn kept_sysroot() -> anyhow::Result<PathBuf> {
     let mut rustc = Command::new(DEBIAN_RUSTC);
     rustc.arg("-vV");
     let version = printed(rustc).with_context(|| format!("{DEBIAN_RUSTC} does not tell its version"))?;
-    let compiler = short_hash(&Sha256::digest(version));
+    let compiler = short_hash(&Sha256::new().chain_update(version).chain_update(LIBRARY_BUILD).finalize());
     fs::create_dir_all(&cache).with_context(|| cache.display().to_string())?;
     for entry in fs::read_dir(&cache).with_context(|| cache.display().to_string())? {
         let entry = entry.with_context(|| cache.display().to_string())?;
@@ -141,7 +203,6 @@ fn kept_sysroot() -> anyhow::Result<PathBuf> {
 }
 
 fn cache_dir() -> anyhow::Result<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let caches = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
     let caches = caches.context("there is nowhere to keep the standard library: set HOME or XDG_CACHE_HOME")?;
     Ok(caches.join("kuorum").join("wasm-std"))
@@ -157,10 +218,14 @@ fn build_library(directory: &Path) -> anyhow::Result<PathBuf> {
     fs::write(directory.join("Cargo.toml"), package)?;
     fs::write(source.join("lib.rs"), "#![no_std]\n")?;
     let target = directory.join("target");
-    let status = cargo(directory)
+    let mut flags = Flags::default();
+    // Without the bitcode, no plugin could be optimized as a whole.
+    flags.push("-Cembed-bitcode=yes");
+    flags.rename_places(directory);
+    let mut cargo = cargo(directory);
+    flags.set(&mut cargo);
+    let status = cargo
         .args(["build", "--quiet", "--release", "-Zbuild-std=std,panic_abort", "--target", TARGET])
-        // Without the bitcode, no plugin could be optimized as a whole.
-        .env("CARGO_ENCODED_RUSTFLAGS", "-Cembed-bitcode=yes")
         .env("RUSTC", DEBIAN_RUSTC)
         .env("RUSTC_BOOTSTRAP", "1")
         .env("CARGO_TARGET_DIR", &target)

@@ -1,17 +1,19 @@
 //! Components built once, which every host has to load: tests/golden/README.md says why.
 
 use kuorum_tests::cluster::Cluster;
+use kuorum_tests::plugin_command::ask;
 use kuorum_tests::plugin_file::golden_path;
 use kuorum_tests::subject::{Subject, workspace};
 use serde_json::json;
 
-use crate::{block_on, load};
+use crate::{block_on, load, put};
 
 /// Every component, with a configuration that it takes.
-const COMPONENTS: [(&str, &str); 9] = [
+const COMPONENTS: [(&str, &str); 10] = [
     ("admission-guard", r#"{"range_deletes":{"allowed_within":["/tmp/"]}}"#),
     ("c-guard", "{}"),
     ("compaction-load-aware", r#"{"keep":{"minutes":10,"revisions":1000}}"#),
+    ("core-admission", r#"{"value_bytes_max":1000}"#),
     ("probe", "{}"),
     ("tiny-admission", r#"{"value_bytes_max":1000}"#),
     ("tiny-backup-schedule", r#"{"hours":1,"keep":3}"#),
@@ -33,5 +35,11 @@ fn every_golden_component_is_made_ready() {
             let loaded = load(&cluster, 0, &golden_path(name), &["--name", name, "--config-json", config]).json();
             assert_eq!((&loaded["ready"], &loaded["members"][0]["state"]), (&json!(true), &json!("ready")), "{loaded}");
         }
+
+        // A core module is asked as a component is.
+        ask(&cluster.members[0], &["activate", "core-admission"]).json();
+        put(&cluster, 0, "k", vec![b'v'; 1_000]).await.unwrap();
+        let refused = put(&cluster, 0, "k", vec![b'v'; 1_001]).await.unwrap_err();
+        assert_eq!(refused.message(), "a value is longer than 1000 bytes");
     });
 }

@@ -2,14 +2,19 @@
 //!
 //! The host makes a backup and hands it over in pieces; the target keeps them, lists them and hands them back. It reaches
 //! the outside through [`files`](crate::host::files) and [`outbound_http`](crate::host::outbound_http), as far as the
-//! operator grants it.
+//! operator grants it. Where that can keep blobs by name, [`Blobs`] is all there is to implement.
 //!
 //! ```
 #![doc = include_str!("../examples/tiny_backup_target.rs")]
 //! ```
 
+mod blobs;
+
 use std::cell::RefCell;
 
+#[doc(hidden)]
+pub use self::blobs::Writing;
+pub use self::blobs::{BlobWriter, Blobs};
 pub use crate::bindings::backup_target::exports::kuorum::policy::backup_target::{Meta, Object, Stored};
 use crate::{
     Failure, Plugin,

@@ -1,11 +1,11 @@
 //! Files in directories that the operator grants by name; for backup targets. Paths are relative to the directory.
 
-use crate::Failure;
 #[cfg(target_arch = "wasm32")]
 use crate::bindings::host::kuorum::policy::files as raw;
 pub use crate::bindings::host::kuorum::policy::files::{Entry, FsError};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::testing::files as raw;
+use crate::{Failure, backup_target::BlobWriter};
 
 /// A file that is being written. It appears under its name once [`Writer::commit`] returns `Ok`, and never in part.
 pub struct Writer(raw::Writer);
@@ -19,6 +19,16 @@ impl Writer {
     /// Makes the file durable and gives it its name.
     pub fn commit(self) -> Result<(), FsError> {
         self.0.commit()
+    }
+}
+
+impl BlobWriter for Writer {
+    fn append(&mut self, chunk: &[u8]) -> Result<(), Failure> {
+        Ok(self.0.append(chunk)?)
+    }
+
+    fn commit(self) -> Result<(), Failure> {
+        Ok(self.0.commit()?)
     }
 }
 

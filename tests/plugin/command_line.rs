@@ -1,17 +1,16 @@
 //! What the command line says to people, and of mistakes.
 
 use bytes::Bytes;
+use kuorum_proto::kuorum::v1::PluginLoadRequest;
 use kuorum_proto::kuorum::v1::plugins_client::PluginsClient;
-use kuorum_proto::kuorum::v1::{PluginLoadRequest, PluginUploadBegin, PluginUploadRequest};
 use kuorum_tests::cluster::Cluster;
 use kuorum_tests::member::free_ports;
 use kuorum_tests::plugin_command::{ask, plugin};
 use kuorum_tests::plugin_file::PluginFile;
 use kuorum_tests::subject::Subject;
 use serde_json::json;
-use sha2::{Digest as _, Sha256};
 
-use crate::{block_on, component};
+use crate::{block_on, component, uploaded};
 
 #[test]
 fn mistakes_are_told_in_a_line_each() {
@@ -124,7 +123,7 @@ fn a_member_looks_at_what_it_is_to_load() {
             (&guard, "guard", "", "kuorum: the manifest names the plugin c-guard, and it was loaded as guard"),
             (&guard, "c-guard", "/a/", "kuorum: the grant \"/a/\" is not among what kv_read asks for"),
         ] {
-            let sha256 = uploaded(&mut plugins, file).await;
+            let sha256 = uploaded(&mut plugins, file).await.unwrap();
             let kv_read = if kv_read.is_empty() { Vec::new() } else { vec![Bytes::from(kv_read)] };
             let request = PluginLoadRequest { name: name.to_owned(), sha256, kv_read, ..PluginLoadRequest::default() };
             let refused = plugins.load(request).await.unwrap_err();
@@ -135,12 +134,4 @@ fn a_member_looks_at_what_it_is_to_load() {
             PluginLoadRequest { name: "n".to_owned(), sha256: vec![0; 32].into(), ..PluginLoadRequest::default() };
         assert_eq!(plugins.load(none).await.unwrap_err().code(), tonic::Code::FailedPrecondition);
     });
-}
-
-async fn uploaded(plugins: &mut PluginsClient<tonic::transport::Channel>, file: &Bytes) -> Bytes {
-    use kuorum_proto::kuorum::v1::plugin_upload_request::Part;
-    let sha256 = Bytes::copy_from_slice(&Sha256::digest(file));
-    let begin = PluginUploadBegin { sha256, component_bytes: file.len() as u64 };
-    let parts = [Part::Begin(begin), Part::Chunk(file.clone())].map(|part| PluginUploadRequest { part: Some(part) });
-    plugins.upload(tokio_stream::iter(parts)).await.unwrap().into_inner().sha256
 }

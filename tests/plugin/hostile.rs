@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+use kuorum_proto::kuorum::v1::PluginLoadRequest;
+use kuorum_proto::kuorum::v1::plugins_client::PluginsClient;
 use kuorum_tests::clock::Deadline;
 use kuorum_tests::cluster::Cluster;
 use kuorum_tests::plugin_command::ask;
@@ -11,10 +14,11 @@ use kuorum_tests::subject::Subject;
 use serde_json::{Value, json};
 use tonic::{Code, Status};
 
-use crate::{block_on, load, put, written};
+use crate::{block_on, inspected, load, put, uploaded, written};
 
 /// Far more than any call may take, on a machine that does other things too.
 const BOUND: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(20);
 
 fn manifest(on_failure: &str) -> Value {
     json!({
@@ -119,6 +123,9 @@ fn files_that_are_no_plugins_are_refused() {
             let deadline = Deadline::after(BOUND);
             let refused = load(&cluster, 0, &path, &["--name", "probe"]);
             assert!(refused.refusal().contains(why), "{name}: {refused:?}");
+            let refused = brought(&cluster, &file).await;
+            let why = if name == "empty" { "this one has 0" } else { why };
+            assert!(refused.contains(why), "{name}: {refused}");
             assert!(!deadline.has_passed(), "{name} took {:?}", deadline.elapsed());
             put(&cluster, 0, "/k", "v").await.unwrap();
         }
@@ -128,6 +135,30 @@ fn files_that_are_no_plugins_are_refused() {
         let refused = load(&cluster, 0, &golden_path("probe"), &["--name", "probe", "--config-json", "{\"colour\":1}"]);
         assert!(refused.refusal().contains("unknown field `colour`"), "{refused:?}");
     });
+}
+
+/// What a member says of a file that no command line has looked at: at once, or when it has tried to prepare it.
+async fn brought(cluster: &Cluster, file: &PluginFile) -> String {
+    let mut plugins = PluginsClient::new(cluster.client(0).channel);
+    let load = async {
+        let sha256 = uploaded(&mut plugins, &Bytes::copy_from_slice(file.bytes())).await?;
+        let name = "probe".to_owned();
+        plugins.load(PluginLoadRequest { name, sha256, ..PluginLoadRequest::default() }).await
+    };
+    if let Err(refused) = load.await {
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
+        return refused.message().to_owned();
+    }
+    let deadline = Deadline::after(BOUND);
+    loop {
+        let answered = inspected(cluster, 0, "probe")["candidate"]["acks"][0].take();
+        if let Some(failure) = answered["failure"].as_str() {
+            assert_eq!(answered["ready"], false, "{answered}");
+            return failure.to_owned();
+        }
+        assert!(!deadline.has_passed(), "the member does not say whether it is ready: {answered}");
+        tokio::time::sleep(POLL).await;
+    }
 }
 
 /// Some 20 KB that a compiler is busy with for half a minute: locals that change inside many loops.

@@ -26,11 +26,16 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use kuorum_proto::etcdserverpb as pb;
+use kuorum_proto::kuorum::v1::plugin_upload_request::Part;
+use kuorum_proto::kuorum::v1::plugins_client::PluginsClient;
+use kuorum_proto::kuorum::v1::{PluginUploadBegin, PluginUploadRequest};
 use kuorum_tests::cluster::Cluster;
 use kuorum_tests::plugin_command::{Printed, ask, metrics};
 use kuorum_tests::plugin_file::PluginFile;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use tonic::Status;
+use tonic::transport::Channel;
 
 /// Runs a test on a runtime of one thread.
 fn block_on<T>(test: impl Future<Output = T>) -> T {
@@ -66,6 +71,14 @@ fn written(cluster: &Cluster, name: &str, file: &PluginFile) -> PathBuf {
 /// Loads a component by way of a member.
 fn load(cluster: &Cluster, asked: usize, component: &std::path::Path, words: &[&str]) -> Printed {
     ask(&cluster.members[asked], &[&["load", component.to_str().unwrap()], words].concat())
+}
+
+/// Brings a file to a member past the command line, and returns its hash.
+async fn uploaded(plugins: &mut PluginsClient<Channel>, file: &Bytes) -> Result<Bytes, Status> {
+    let sha256 = Bytes::copy_from_slice(&Sha256::digest(file));
+    let begin = PluginUploadBegin { sha256, component_bytes: file.len() as u64 };
+    let parts = [Part::Begin(begin), Part::Chunk(file.clone())].map(|part| PluginUploadRequest { part: Some(part) });
+    Ok(plugins.upload(tokio_stream::iter(parts)).await?.into_inner().sha256)
 }
 
 /// A plugin as a member knows it.

@@ -110,8 +110,8 @@ fn puts(plan: &Plan, clients: usize, report: &mut Report) -> Result<(), String> 
 fn put_in_force(member: &Member, asked: Asked) -> Result<(), String> {
     let Some(prefix) = asked.prefix() else {
         // The first time there is none.
-        ask(member, &["off", PLUGIN]);
-        return Ok(());
+        let is_there = ask(member, &["inspect", PLUGIN]).code == 0;
+        return if is_there { succeed(member, &["off", PLUGIN]) } else { Ok(()) };
     };
     let manifest = json!({
         "name": PLUGIN, "version": "0.1.0",

@@ -164,8 +164,7 @@ impl Prepared {
         if inner.template.admission.is_none() {
             return Err(Failure::NotAsked);
         }
-        let began = engine::now();
-        if !inner.breaker.permits(began) {
+        if !inner.breaker.permits(engine::now) {
             return Err(Failure::Quarantined);
         }
         let outcome = self.judge(question);

@@ -40,10 +40,10 @@ struct Rest {
 }
 
 impl Breaker {
-    /// Whether to ask now. A caller that is told so has to say how it went.
+    /// Whether to ask now. A caller that is told so has to say how it went. Most need not look at the clock for it.
     #[inline]
-    pub(super) fn permits(&self, now: Instant) -> bool {
-        self.failures.load(Ordering::Relaxed) < FAILURES_MAX || self.permits_trial(now)
+    pub(super) fn permits(&self, now: impl FnOnce() -> Instant) -> bool {
+        self.failures.load(Ordering::Relaxed) < FAILURES_MAX || self.permits_trial(now())
     }
 
     #[cold]
@@ -109,11 +109,11 @@ mod tests {
         breaker.succeeded();
         assert_eq!(breaker.health(), Health::Asked { failures: 0 });
         for _ in 1..FAILURES_MAX {
-            assert!(breaker.permits(now));
+            assert!(breaker.permits(|| now));
             assert!(!breaker.failed(now));
         }
         assert!(breaker.failed(now));
-        assert!(!breaker.permits(now));
+        assert!(!breaker.permits(|| now));
         assert_eq!(breaker.health(), Health::Quarantined);
     }
 
@@ -123,14 +123,14 @@ mod tests {
         for _ in 0..FAILURES_MAX {
             breaker.failed(now);
         }
-        assert!(breaker.permits(now + REST));
+        assert!(breaker.permits(|| now + REST));
         assert_eq!(breaker.health(), Health::Tried);
-        assert!(!breaker.permits(now + REST));
+        assert!(!breaker.permits(|| now + REST));
         assert!(!breaker.failed(now + REST));
-        assert!(!breaker.permits(now + REST + REST / 2));
-        assert!(breaker.permits(now + 2 * REST));
+        assert!(!breaker.permits(|| now + REST + REST / 2));
+        assert!(breaker.permits(|| now + 2 * REST));
         breaker.succeeded();
-        assert!(breaker.permits(now + 2 * REST));
+        assert!(breaker.permits(|| now + 2 * REST));
         assert_eq!(breaker.health(), Health::Asked { failures: 0 });
     }
 }

@@ -25,7 +25,7 @@ impl Prepared {
         if inner.template.compaction.is_none() {
             return Err(Failure::NotAsked);
         }
-        if !inner.breaker.permits(engine::now()) {
+        if !inner.breaker.permits(engine::now) {
             return Err(Failure::Quarantined);
         }
         let outcome = self.plan(input);

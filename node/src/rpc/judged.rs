@@ -4,6 +4,7 @@
 //! A consent rests on the policy epoch and on the keys that plugins read, and goes with the entry: apply looks whether they
 //! still hold. A denial rests on what this member knew, and is told once that is known to be the newest.
 
+use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ use crate::roster::{self, judge::Asker};
 
 /// How often one write is judged while policies, or the keys that they read, change under it.
 const JUDGEMENTS_MAX: usize = 16;
+/// An address of IPv6 with its scope and a port.
+const PEER_BYTES_MAX: usize = 64;
 /// How long to wait for a plugin before looking again, should its being ready not have been told.
 const READY_LOOK: Duration = Duration::from_millis(500);
 
@@ -34,7 +37,9 @@ impl Judge<'_> {
         let Some(table) = self.node.roster.admission().filter(|table| table.concern(ops)) else {
             return Ok(ReadSet::new());
         };
-        let peer = self.peer.to_string();
+        // Room for the longest: it would grow three times, which is a tenth of what a call takes.
+        let mut peer = String::with_capacity(PEER_BYTES_MAX);
+        write!(peer, "{}", self.peer).expect("a string takes what is written to it");
         let (store, raft) = (self.node.store.get(), self.node.consensus.status());
         let (db_bytes, quota_bytes) = self.node.gate.space();
         let ctx = roster::context(&store, &raft, self.node.facts.member_id, &self.node.plugins, rand::random());

@@ -124,6 +124,10 @@ impl Flags {
         if let Some(root) = metadata["workspace_root"].as_str() {
             self.rename(Path::new(root), ".");
         }
+        // What is made while building, and built in: it may lie in the workspace or elsewhere.
+        if let Some(target) = metadata["target_directory"].as_str() {
+            self.rename(Path::new(target), "target");
+        }
         let packages = metadata["packages"].as_array().into_iter().flatten();
         for dependency in packages.flat_map(|package| package["dependencies"].as_array().into_iter().flatten()) {
             if let (Some(path), Some(name)) = (dependency["path"].as_str(), dependency["name"].as_str()) {

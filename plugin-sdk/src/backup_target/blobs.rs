@@ -110,7 +110,7 @@ fn name_of(meta: &Meta) -> String {
 fn meta_of(name: &str, bytes: u64) -> Option<Meta> {
     let parts: Vec<&str> = name.split('@').collect();
     let [id, revision, raft_index, cluster, format, base] = parts[..] else { return None };
-    Some(Meta {
+    let meta = Meta {
         id: unescaped(id)?,
         base: Some(unescaped(base)?).filter(|base| !base.is_empty()),
         revision: revision.parse().ok()?,
@@ -118,7 +118,9 @@ fn meta_of(name: &str, bytes: u64) -> Option<Meta> {
         cluster: u64::from_str_radix(cluster, 16).ok()?,
         size_hint_bytes: bytes,
         format: unescaped(format)?,
-    })
+    };
+    // Numbers and bytes can be written in other ways too; a backup has one name.
+    (name_of(&meta) == name).then_some(meta)
 }
 
 fn escaped(text: &str) -> String {
@@ -175,6 +177,8 @@ mod tests {
             "%4@7@0@0@@",
             "%ff@7@0@0@@",
             "%é@7@0@0@@",
+            "b1@+7@0@0@@",
+            "b%31@7@0@0@@",
         ] {
             assert_eq!(meta_of(name, 1), None, "{name}");
         }

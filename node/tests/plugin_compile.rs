@@ -54,31 +54,38 @@ fn what_is_wrong_is_one_line() {
 
 #[test]
 fn it_limits_itself_before_it_reads() {
-    let mut child = start(Command::new(KUORUM).arg("plugin-compile"));
-    let path = format!("/proc/{}/limits", child.id());
-    let limits = || std::fs::read_to_string(&path).unwrap();
-    let holds = |limits: &str| {
-        [
-            ("Max cpu time", "10"),
-            ("Max file size", "0"),
-            ("Max core file size", "0"),
-            ("Max address space", "3221225472"),
-        ]
-        .iter()
-        .all(|(name, most)| {
-            let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-            line.split_whitespace().next() == Some(most)
-        })
-    };
-    // It waits for its input for as long as this takes.
-    let held = (0..1_000).any(|_| {
-        std::thread::sleep(Duration::from_millis(10));
-        holds(&limits())
-    });
-    let shown = limits();
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(held, "{shown}");
+    // As the node starts it first, it takes what processor time is left over.
+    for (words, policy) in
+        [(&["plugin-compile", "when-idle"][..], libc::SCHED_IDLE), (&["plugin-compile"], libc::SCHED_OTHER)]
+    {
+        let mut child = start(Command::new(KUORUM).args(words));
+        let of_child = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", child.id())).unwrap();
+        let holds = |limits: &str| {
+            [
+                ("Max cpu time", "10"),
+                ("Max file size", "0"),
+                ("Max core file size", "0"),
+                ("Max address space", "3221225472"),
+            ]
+            .iter()
+            .all(|(name, most)| {
+                let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+                line.split_whitespace().next() == Some(most)
+            })
+        };
+        // It waits for its input for as long as this takes.
+        let held = (0..1_000).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            holds(&of_child("limits"))
+        });
+        let (shown, stat) = (of_child("limits"), of_child("stat"));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(held, "{shown}");
+        // The 41st field, the 39th behind the name, which is in parentheses: proc_pid_stat(5).
+        let behind_name = stat.rsplit(')').next().unwrap();
+        assert_eq!(behind_name.split_whitespace().nth(38), Some(policy.to_string().as_str()), "{words:?}: {stat}");
+    }
 }
 
 /// Some seconds of compiling, in functions that each look harmless.

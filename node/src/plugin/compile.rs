@@ -77,15 +77,13 @@ impl Compiler {
         match self {
             Compiler::Process { program, arguments, wall } => {
                 let wall = wall.unwrap_or(Duration::from_secs(cpu_seconds(file.len()) * WALL_SECONDS_PER_CPU_SECOND));
-                let command = || {
+                let compiled_within = |wall, words: &[&str]| {
                     let mut command = Command::new(program.as_deref().unwrap_or(Path::new(OWN_PROGRAM)));
-                    command.arg0("kuorum").args(arguments);
-                    command
+                    command.arg0("kuorum").args(arguments).args(words);
+                    run(command, file, wall)
                 };
-                let mut when_idle = command();
-                when_idle.arg(WHEN_IDLE);
-                let code = match run(when_idle, file, wall / IDLE_PART)? {
-                    None => run(command(), file, wall)?,
+                let code = match compiled_within(wall / IDLE_PART, &[WHEN_IDLE])? {
+                    None => compiled_within(wall, &[])?,
                     code => code,
                 };
                 let late = || format!("compiling it took longer than {} s", wall.as_secs_f32());
@@ -116,10 +114,8 @@ fn run(mut command: Command, file: &[u8], wall: Duration) -> Result<Option<Vec<u
         drop(input.join());
         let output = joined(output).map_err(CompileError::Io)?;
         let errors = joined(errors).map_err(CompileError::Io)?;
-        match ended.map_err(CompileError::Io)? {
-            Some(status) => verdict(status, output, &errors).map(Some),
-            None => Ok(None),
-        }
+        let ended = ended.map_err(CompileError::Io)?;
+        ended.map(|status| verdict(status, output, &errors)).transpose()
     })
 }
 

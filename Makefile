@@ -17,6 +17,7 @@ KUORUM_PLUGIN_RELOADS ?= 60
 
 # The oracle's programs that are ours: a reader of log directories, a load made with etcd's client.
 ORACLE_OWN := walcheck mixedload
+ORACLE_SOURCES := $(wildcard tests/oracle/*.* tests/oracle/*/*.go)
 
 .PHONY: run build test lint unit sim fast blackbox blackbox-full bench bench-quick bench-client profile microbench oracle go-present \
 	wasm-present clean
@@ -97,7 +98,7 @@ $(ORACLE)/etcdctl: tests/oracle/go.mod tests/oracle/go.sum | go-present
 $(ORACLE)/etcdutl: tests/oracle/go.mod tests/oracle/go.sum | go-present
 	$(GO_BUILD) go.etcd.io/etcd/etcdutl/v3
 
-$(ORACLE_OWN:%=$(ORACLE)/%): $(ORACLE)/%: tests/oracle/%/main.go tests/oracle/go.mod tests/oracle/go.sum | go-present
+$(ORACLE_OWN:%=$(ORACLE)/%): $(ORACLE)/%: $(ORACLE_SOURCES) | go-present
 	$(GO_BUILD) ./$*
 
 go-present:

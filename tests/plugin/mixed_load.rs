@@ -155,12 +155,11 @@ impl Operator {
     }
 }
 
-/// How long a value may be, by what members say to longer and longer ones; none is refused that is no longer than the
-/// load's.
+/// How long a value may be, by what one member after the other says to longer and longer ones.
 async fn value_bytes_max(cluster: &Cluster) -> usize {
     let mut taken = 0;
-    for bytes in [100, 1_000, 10_000] {
-        match put(cluster, taken % 3, "/guarded/long", vec![b'v'; bytes]).await {
+    for (asked, bytes) in [100, 1_000, 10_000].into_iter().enumerate() {
+        match put(cluster, asked, "/guarded/long", vec![b'v'; bytes]).await {
             Ok(_) => taken = bytes,
             Err(status) => {
                 assert_eq!(status.message(), "the value is too long");

@@ -37,7 +37,7 @@ impl Judge<'_> {
         let Some(table) = self.node.roster.admission().filter(|table| table.concern(ops)) else {
             return Ok(ReadSet::new());
         };
-        // Room for the longest: it would grow three times, which is a tenth of what a call takes.
+        // Room for the longest, or it would grow while it is written.
         let mut peer = String::with_capacity(PEER_BYTES_MAX);
         write!(peer, "{}", self.peer).expect("a string takes what is written to it");
         let (store, raft) = (self.node.store.get(), self.node.consensus.status());

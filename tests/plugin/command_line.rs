@@ -4,9 +4,9 @@ use bytes::Bytes;
 use kuorum_proto::kuorum::v1::PluginLoadRequest;
 use kuorum_proto::kuorum::v1::plugins_client::PluginsClient;
 use kuorum_tests::cluster::Cluster;
-use kuorum_tests::member::free_ports;
 use kuorum_tests::plugin_command::{ask, plugin};
 use kuorum_tests::plugin_file::PluginFile;
+use kuorum_tests::ports::free_ports;
 use kuorum_tests::subject::Subject;
 use serde_json::json;
 

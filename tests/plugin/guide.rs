@@ -15,7 +15,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
-use kuorum_tests::member::free_ports;
+use kuorum_tests::ports::free_ports;
 use kuorum_tests::subject::{Subject, oracle, target_dir, workspace};
 
 /// Client and peer ports of the three members in the guide.

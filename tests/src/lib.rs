@@ -3,8 +3,8 @@
 //! Every suite drives the built binary over loopback and never links the server. Where a claim is "as etcd does it", a
 //! real etcd runs beside Kuorum, both get the same requests, and the answers are compared as text.
 //!
-//! - [`subject`], [`member`], [`etcdctl`], [`plugin_command`]: processes under test, their directories and ports; each is
-//!   killed by its own id; and the command lines beside them; [`plugin_file`]: plugins to load
+//! - [`subject`], [`member`], [`etcdctl`], [`plugin_command`]: processes under test, their directories and [`ports`]; each
+//!   is killed by its own id; and the command lines beside them; [`plugin_file`]: plugins to load
 //! - [`client`]: the gRPC clients of one member
 //! - [`names`], [`request`], [`render`]: the request language of the scripts, and answers written so that two servers
 //!   compare
@@ -29,6 +29,7 @@ pub mod names;
 pub mod network;
 pub mod plugin_command;
 pub mod plugin_file;
+pub mod ports;
 pub mod random;
 pub mod recorder;
 pub mod render;

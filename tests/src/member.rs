@@ -3,19 +3,17 @@
 //! A member is killed by its own process id when dropped; its log is kept beside the data and its tail printed when the
 //! test fails.
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Mutex;
 use std::time::Duration;
 
 use tempfile::TempDir;
 
 use crate::client::Client;
 use crate::clock::Deadline;
+use crate::ports::free_ports;
 use crate::subject::Subject;
 
 /// A member that is not ready by then hangs: both servers start in well under a second on an idle machine.
@@ -256,19 +254,4 @@ impl Drop for Member {
             eprintln!("{}", self.log_tail());
         }
     }
-}
-
-/// Two ports that were free a moment ago, and that this process has given to nobody else: members are started side by
-/// side, and one has not bound its ports yet when the next one looks for some.
-pub fn free_ports() -> (u16, u16) {
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-    let mut given = GIVEN.lock().expect("nobody panics while holding the ports");
-    let mut free_port = || loop {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("loopback has a free port");
-        let port = listener.local_addr().expect("a bound listener has an address").port();
-        if given.insert(port) {
-            return port;
-        }
-    };
-    (free_port(), free_port())
 }

@@ -49,7 +49,7 @@ pub(crate) use self::admission::{Code, Ctx, Judged, Op, Question, Space, Verdict
 pub(crate) use self::author::{Keys, Trial, component_of, stated};
 pub(crate) use self::breaker::Health;
 pub(crate) use self::compaction::{Input, LastRun, Mark, MemberSpace, Plan, Planned};
-pub(crate) use self::compile::Compiler;
+pub(crate) use self::compile::{Compiler, Urgency};
 pub(crate) use self::host_calls::LineListener;
 pub(crate) use self::instance::{Failure, FieldProblem, Spent};
 pub(crate) use self::kv::{KvError, KvReader, KvRow, end_of};
@@ -126,6 +126,8 @@ pub(crate) struct Revision {
     pub(crate) grants: Vec<Vec<u8>>,
     /// What the operator sets instead of what the manifest asks for.
     pub(crate) limits: AskedLimits,
+    /// How soon it is to be ready, should it have to be compiled.
+    pub(crate) urgency: Urgency,
 }
 
 /// Why a revision can't be asked on this member. Shown as one line for the operator.
@@ -205,7 +207,7 @@ impl Host {
         let manifest = Manifest::parse(&inspected.manifest).map_err(PrepareError::Manifest)?;
         let limits =
             manifest.allow(&revision.name, &revision.grants, &revision.limits).map_err(PrepareError::Manifest)?;
-        let component = self.component(&revision.component)?;
+        let component = self.component(&revision.component, revision.urgency)?;
         let kinds = self.kinds(&component)?;
         check_kinds(&kinds, &manifest).map_err(PrepareError::Manifest)?;
         let template = self.template(revision, limits, &component)?;
@@ -226,13 +228,13 @@ impl Host {
     }
 
     /// The compiled component, from the cache or by compiling it.
-    fn component(&self, file: &[u8]) -> Result<Component, PrepareError> {
+    fn component(&self, file: &[u8], urgency: Urgency) -> Result<Component, PrepareError> {
         let _one_at_a_time = self.compiling.lock();
         if let Some(component) = self.cached(file) {
             return Ok(component);
         }
         let began = engine::now();
-        let code = self.compiler.compile(file).map_err(|error| match error {
+        let code = self.compiler.compile(file, urgency).map_err(|error| match error {
             CompileError::Refused(text) | CompileError::Stopped(text) => PrepareError::File(text),
             CompileError::Io(error) => PrepareError::Member(error.to_string()),
         })?;

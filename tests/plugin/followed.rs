@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{block_on, component, inspected, load, metrics, put};
 
-const COMES_WITHIN: Duration = Duration::from_secs(20);
+const COMES_WITHIN: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 
 /// The first line that is told, of puts that go on until somebody hears of them.

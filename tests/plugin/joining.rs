@@ -9,7 +9,7 @@ use kuorum_tests::plugin_command::ask;
 use kuorum_tests::subject::Subject;
 use serde_json::Value;
 
-use crate::{block_on, component, inspected, load, slot, stands};
+use crate::{block_on, component, inspected, load, prepared, slot, stands};
 
 /// The log is cut every hundred entries and keeps ten: whoever misses a few hundred needs more than the log.
 const SHORT_LOG: [&str; 3] = ["--snapshot-count=100", "--snapshot-catchup-entries=10", "--strict-reconfig-check=false"];
@@ -23,20 +23,6 @@ async fn fill(cluster: &Cluster, asked: usize, count: usize) {
     for number in 0..count {
         let request = pb::PutRequest { key: format!("k{number}").into(), ..pb::PutRequest::default() };
         client.kv.clone().put(request).await.expect("two members of three take writes");
-    }
-}
-
-/// Waits until so many members have prepared the current revision.
-async fn prepared(cluster: &Cluster, asked: usize, name: &str, members: usize) -> Value {
-    let deadline = Deadline::after(DONE_WITHIN);
-    loop {
-        let plugin = inspected(cluster, asked, name);
-        let acks = plugin["current"]["acks"].as_array().cloned().unwrap_or_default();
-        if acks.iter().filter(|ack| ack["ready"] == true).count() == members {
-            return plugin;
-        }
-        assert!(!deadline.has_passed(), "never prepared by {members}: {plugin}");
-        tokio::time::sleep(POLL).await;
     }
 }
 
@@ -66,11 +52,12 @@ fn members_that_start_again_or_slept_past_the_log_have_the_plugins_too() {
         cluster.members[sleeper].kill();
         tokio::time::sleep(FORGOTTEN_AFTER).await;
         load(&cluster, leader, &two, &["--wait", "1"]);
+        prepared(&cluster, leader, ("guard", "candidate"), 2).await;
         ask(&cluster.members[leader], &["activate", "guard", "--allow-missing-members"]).json();
         fill(&cluster, leader, 400).await;
         cluster.members[sleeper].start();
         cluster.members[sleeper].ready().await;
-        let plugin = prepared(&cluster, sleeper, "guard", 3).await;
+        let plugin = prepared(&cluster, sleeper, ("guard", "current"), 3).await;
         assert!(cluster.members[sleeper].log().contains("applied snapshot"), "it had enough in its log");
         assert_eq!((slot(&plugin, "current"), slot(&plugin, "previous")), (stands(2, "enforce"), stands(1, "off")));
         let list = ask(&cluster.members[sleeper], &["list"]).json();
@@ -100,7 +87,7 @@ fn a_learner_prepares_what_is_in_force_and_then_may_vote() {
         let added = cluster.client(0).cluster.member_add(request).await.unwrap().into_inner().member.unwrap();
         cluster.members[joins].start();
         cluster.members[joins].ready().await;
-        prepared(&cluster, 0, "guard", 2).await;
+        prepared(&cluster, 0, ("guard", "current"), 2).await;
         let deadline = Deadline::after(DONE_WITHIN);
         loop {
             match cluster.client(0).cluster.member_promote(pb::MemberPromoteRequest { id: added.id }).await {

@@ -7,7 +7,7 @@ use kuorum_tests::plugin_file::PluginFile;
 use kuorum_tests::subject::Subject;
 use serde_json::json;
 
-use crate::{block_on, component, inspected, load, slot, stands, written};
+use crate::{block_on, component, inspected, load, prepared, slot, stands, written};
 
 /// More than two entries hold.
 const LARGE_BYTES: usize = 600_000;
@@ -108,6 +108,7 @@ fn a_member_that_is_down_is_missed() {
         let one = component(&cluster, "one", 10);
         let waited = load(&cluster, asked, &one, &["--wait", "2"]);
         assert!(waited.refusal().ends_with("has not answered"), "{waited:?}");
+        prepared(&cluster, asked, ("guard", "candidate"), 2).await;
         let refused = ask(&cluster.members[asked], &["activate", "guard"]);
         assert!(refused.refusal().contains("has not answered"), "{refused:?}");
         ask(&cluster.members[asked], &["activate", "guard", "--allow-missing-members"]).json();

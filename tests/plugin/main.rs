@@ -23,12 +23,14 @@ mod reloads;
 mod signed;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bytes::Bytes;
 use kuorum_proto::etcdserverpb as pb;
 use kuorum_proto::kuorum::v1::plugin_upload_request::Part;
 use kuorum_proto::kuorum::v1::plugins_client::PluginsClient;
 use kuorum_proto::kuorum::v1::{PluginUploadBegin, PluginUploadRequest};
+use kuorum_tests::clock::Deadline;
 use kuorum_tests::cluster::Cluster;
 use kuorum_tests::plugin_command::{Printed, ask, metrics};
 use kuorum_tests::plugin_file::PluginFile;
@@ -36,6 +38,10 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tonic::Status;
 use tonic::transport::Channel;
+
+/// Members that share the processors of a busy machine take their time.
+const PREPARED_WITHIN: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(50);
 
 /// Runs a test on a runtime of one thread.
 fn block_on<T>(test: impl Future<Output = T>) -> T {
@@ -84,6 +90,20 @@ async fn uploaded(plugins: &mut PluginsClient<Channel>, file: &Bytes) -> Result<
 /// A plugin as a member knows it.
 fn inspected(cluster: &Cluster, asked: usize, name: &str) -> Value {
     ask(&cluster.members[asked], &["inspect", name]).json()["plugin"].clone()
+}
+
+/// Waits until so many members have prepared what stands in a plugin's slot.
+async fn prepared(cluster: &Cluster, asked: usize, (name, slot): (&str, &str), members: usize) -> Value {
+    let deadline = Deadline::after(PREPARED_WITHIN);
+    loop {
+        let plugin = inspected(cluster, asked, name);
+        let acks = plugin[slot]["acks"].as_array().cloned().unwrap_or_default();
+        if acks.iter().filter(|ack| ack["ready"] == true).count() == members {
+            return plugin;
+        }
+        assert!(!deadline.has_passed(), "never prepared by {members}: {plugin}");
+        tokio::time::sleep(POLL).await;
+    }
 }
 
 /// Revision and mode of what stands in a slot; `None` when nothing does.

@@ -21,7 +21,7 @@ const KEEPER: &str = "compaction-load-aware";
 const USUAL: Duration = Duration::from_secs(5);
 /// How long the load goes on after a change, before the next.
 const BETWEEN: Duration = Duration::from_millis(500);
-const AGREED_WITHIN: Duration = Duration::from_secs(20);
+const AGREED_WITHIN: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
 /// A `tests/oracle/mixedload` that runs; it ends when its input does.

@@ -21,7 +21,7 @@ use crate::apply::plugin as rows;
 use crate::cluster::MemberId;
 use crate::consensus::Handle;
 use crate::mvcc::{CurrentStore, Store};
-use crate::plugin::{AskedLimits, Compiler, Host, KvReader, Prepared, Revision, Scope};
+use crate::plugin::{AskedLimits, Compiler, Host, KvReader, Prepared, Revision, Scope, Urgency};
 use crate::policy::plugins::{FAILURE_BYTES_MAX, Registry, TrustedKeys};
 use crate::refusal::Refusal;
 use crate::roster::Roster;
@@ -184,6 +184,10 @@ impl Preparation {
             }
         };
         let limits = revision.limits.unwrap_or_default();
+        let urgency = match revision.mode() {
+            PluginMode::Enforce => Urgency::Now,
+            PluginMode::Off | PluginMode::Shadow => Urgency::Whenever,
+        };
         let revision = Revision {
             name: name.to_owned(),
             number: revision.number,
@@ -191,6 +195,7 @@ impl Preparation {
             config: revision.config.clone(),
             grants: revision.kv_read.iter().map(|prefix| prefix.to_vec()).collect(),
             limits: AskedLimits::set(limits.fuel, limits.memory_bytes, limits.deadline_ms),
+            urgency,
         };
         host.prepare(&revision).map_err(|error| error.to_string())
     }

@@ -7,8 +7,9 @@
 //!
 //! It takes what processor time is left over, since even a nicer process keeps those that answer requests waiting for some
 //! milliseconds. On a machine that has none to spare it would never end, so after a while it begins again, merely nicer.
+//! Code that requests wait for is made with the node's own priority.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -26,8 +27,10 @@ use super::inspect::{self, FILE_BYTES_MAX, Form};
 
 /// The hidden first argument.
 pub(super) const ARGUMENT: &str = "plugin-compile";
-/// The hidden second argument, of a process that runs when nothing else does.
+/// The hidden second argument of a process that runs when nothing else does.
 const WHEN_IDLE: &str = "when-idle";
+/// The hidden second argument of a process that lets others go first.
+const NICER: &str = "nicer";
 /// How this process names itself to the system, whatever became of its file.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
@@ -38,12 +41,13 @@ const CPU_SECONDS_BASE: u64 = 10;
 const CPU_SECONDS_PER_MIB: u64 = 4;
 /// Beside what else the machine does.
 const WALL_SECONDS_PER_CPU_SECOND: u64 = 3;
-/// The part of the wall time for which it waits for idle processors.
+/// The part of the wall time for which it waits for idle processors: three seconds for a small component.
 const IDLE_PART: u32 = 10;
 /// Compiled code is some five times its source.
 pub(super) const COMPILED_BYTES_MAX: usize = 512 << 20;
 const ERROR_BYTES_MAX: u64 = 2 * 1024;
-const NICER_BY: i32 = 10;
+/// Beside one process that never rests, this leaves it a quarter of a processor.
+const NICER_BY: i32 = 5;
 
 /// Why there is no compiled code.
 #[derive(Debug)]
@@ -54,6 +58,15 @@ pub(super) enum CompileError {
     Stopped(String),
     /// The compiler could not be run.
     Io(io::Error),
+}
+
+/// How soon code is needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Urgency {
+    /// Those whom the node serves go first.
+    Whenever,
+    /// Requests wait for it, or its author does.
+    Now,
 }
 
 /// Where compiling happens.
@@ -73,7 +86,7 @@ impl Compiler {
     }
 
     /// Compiles, and returns within a bounded time.
-    pub(super) fn compile(&self, file: &[u8]) -> Result<Vec<u8>, CompileError> {
+    pub(super) fn compile(&self, file: &[u8], urgency: Urgency) -> Result<Vec<u8>, CompileError> {
         match self {
             Compiler::Process { program, arguments, wall } => {
                 let wall = wall.unwrap_or(Duration::from_secs(cpu_seconds(file.len()) * WALL_SECONDS_PER_CPU_SECOND));
@@ -82,9 +95,12 @@ impl Compiler {
                     command.arg0("kuorum").args(arguments).args(words);
                     run(command, file, wall)
                 };
-                let code = match compiled_within(wall / IDLE_PART, &[WHEN_IDLE])? {
-                    None => compiled_within(wall, &[])?,
-                    code => code,
+                let code = match urgency {
+                    Urgency::Now => compiled_within(wall, &[])?,
+                    Urgency::Whenever => match compiled_within(wall / IDLE_PART, &[WHEN_IDLE])? {
+                        None => compiled_within(wall, &[NICER])?,
+                        code => code,
+                    },
                 };
                 let late = || format!("compiling it took longer than {} s", wall.as_secs_f32());
                 code.ok_or_else(|| CompileError::Stopped(late()))
@@ -192,8 +208,8 @@ pub(super) fn one_line(text: &str) -> String {
 /// What the process does: limits itself, reads the file to its end, compiles it, writes the code. Nothing else of the node
 /// runs in it.
 pub(super) fn child(mut words: impl Iterator<Item = OsString>) -> ExitCode {
-    let when_idle = words.any(|word| word == WHEN_IDLE);
-    let outcome = limit_itself(when_idle).map_err(|error| error.to_string()).and_then(|()| {
+    let yields = yield_to_others(words.next().as_deref().and_then(OsStr::to_str));
+    let outcome = yields.and_then(|()| limit_itself()).map_err(|error| error.to_string()).and_then(|()| {
         let mut file = Vec::new();
         let read = io::stdin().lock().take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut file);
         read.map_err(|error| error.to_string())?;
@@ -210,14 +226,19 @@ pub(super) fn child(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn limit_itself(when_idle: bool) -> io::Result<()> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    // Whoever serves goes first.
-    rustix::process::nice(NICER_BY)?;
-    if when_idle {
+fn yield_to_others(word: Option<&str>) -> io::Result<()> {
+    if matches!(word, Some(WHEN_IDLE | NICER)) {
+        rustix::process::nice(NICER_BY)?;
+    }
+    if word == Some(WHEN_IDLE) {
         // Where that is forbidden, being nicer has to do.
         run_when_idle().ok();
     }
+    Ok(())
+}
+
+fn limit_itself() -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     limit(Resource::As, ADDRESS_SPACE_BYTES_MAX)?;
     // It writes to its pipe alone, and leaves no picture of its memory behind.
     limit(Resource::Fsize, 0)?;
@@ -274,9 +295,13 @@ mod tests {
     use super::*;
 
     fn shell(script: &str, wall: Duration) -> Result<Vec<u8>, CompileError> {
+        shell_by(Urgency::Whenever, script, wall)
+    }
+
+    fn shell_by(urgency: Urgency, script: &str, wall: Duration) -> Result<Vec<u8>, CompileError> {
         let arguments = vec!["-c".to_owned(), script.to_owned()];
         let compiler = Compiler::Process { program: Some("/bin/sh".into()), arguments, wall: Some(wall) };
-        compiler.compile(&vec![7; 1 << 20])
+        compiler.compile(&vec![7; 1 << 20], urgency)
     }
 
     const LONG: Duration = Duration::from_secs(60);
@@ -306,6 +331,13 @@ mod tests {
     }
 
     #[test]
+    fn it_does_not_wait_for_idle_processors_when_it_is_needed_now() {
+        // Without a further word, a script is called as the process is.
+        let code = shell_by(Urgency::Now, r#"case $0 in kuorum) cat ;; *) exec sleep 3600 ;; esac"#, LONG).unwrap();
+        assert_eq!(code, vec![7; 1 << 20]);
+    }
+
+    #[test]
     fn a_limit_that_ends_it_is_named() {
         let error = shell("kill -XCPU $$", LONG).unwrap_err();
         assert!(matches!(&error, CompileError::Stopped(text) if text.contains("processor time")), "{error:?}");
@@ -316,6 +348,6 @@ mod tests {
     #[test]
     fn a_program_that_is_not_there_is_an_error_of_this_member() {
         let compiler = Compiler::Process { program: Some("/nonexistent".into()), arguments: Vec::new(), wall: None };
-        assert!(matches!(compiler.compile(b""), Err(CompileError::Io(_))));
+        assert!(matches!(compiler.compile(b"", Urgency::Now), Err(CompileError::Io(_))));
     }
 }

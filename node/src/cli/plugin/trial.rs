@@ -19,7 +19,7 @@ use super::output;
 use super::questions::{AdmissionCase, CompactionCase, Questions};
 use crate::plugin::{
     AskedLimits, Compiler, Failure, FieldProblem, Host, Judged, Kind, Manifest, Plan, PrepareError, Prepared, Revision,
-    Spent, Trial, Verdict, stated,
+    Spent, Trial, Urgency, Verdict, stated,
 };
 use crate::trace::{self, Level, LogConfig, LogFormat, LogOutput};
 
@@ -77,6 +77,7 @@ fn revision(manifest: &Manifest, component: Bytes, config: String) -> Revision {
         config: if config.is_empty() { "{}".to_owned() } else { config },
         grants: manifest.kv_read.iter().map(|prefix| prefix.0.clone()).collect(),
         limits: AskedLimits::default(),
+        urgency: Urgency::Now,
     }
 }
 

@@ -87,6 +87,7 @@ impl Guest {
             config: r#"{"colour":1}"#.to_owned(),
             grants: self.grants.iter().map(|grant| grant.as_bytes().to_vec()).collect(),
             limits: self.limits,
+            urgency: Urgency::Whenever,
         }
     }
 

@@ -53,6 +53,9 @@ const KEYSPACES_DIR: &str = "keyspaces";
 const KEYSPACE_DIRS: [&str; 4] = ["0", "1", "2", "3"];
 const TABLES_DIR: &str = "tables";
 
+/// The longest key that a row can have. The engine panics over a longer one, be it only asked for.
+const ROW_KEY_BYTES_MAX: usize = u16::MAX as usize;
+
 /// A key that no row of any space has.
 const NO_ROW: &[u8] = &[0xff];
 
@@ -331,6 +334,9 @@ impl Storage {
 
     /// The newest row under this key.
     pub(crate) fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
+        if key.len() > ROW_KEY_BYTES_MAX {
+            return Ok(None);
+        }
         match &self.0 {
             Engine::Fjall(inner) => {
                 let row = inner.space(space).get(key).map_err(engine("a row can't be read"))?;
@@ -554,6 +560,9 @@ enum Scan<I> {
 
 impl View {
     pub(crate) fn get(&self, space: Space, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
+        if key.len() > ROW_KEY_BYTES_MAX {
+            return Ok(None);
+        }
         match &self.0 {
             Seen::Fjall(inner, snapshot) => {
                 let row = snapshot.get(inner.space(space), key).map_err(engine("a row can't be read"))?;
@@ -564,12 +573,13 @@ impl View {
         }
     }
 
-    /// The rows between the bounds, in key order.
+    /// The rows between the bounds, in key order. Bounds may be longer than any row's key.
     pub(crate) fn scan(
         &self,
         space: Space,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
     ) -> impl DoubleEndedIterator<Item = Result<Row, StorageError>> + use<> {
+        let bounds = cut(bounds);
         match &self.0 {
             Seen::Fjall(inner, snapshot) => {
                 Scan::Fjall(snapshot.range::<&[u8], _>(inner.space(space), bounds).map(|guard| {
@@ -581,6 +591,18 @@ impl View {
             Seen::Memory(view) => Scan::Memory(view.scan(space, bounds)),
         }
     }
+}
+
+/// The same rows, by bounds as long as a row's key at most: one that begins with a longer bound's first bytes and is no
+/// longer than they are is below that bound.
+fn cut<'a>((low, high): (Bound<&'a [u8]>, Bound<&'a [u8]>)) -> (Bound<&'a [u8]>, Bound<&'a [u8]>) {
+    let cut = |bound: Bound<&'a [u8]>| match bound {
+        Bound::Included(key) | Bound::Excluded(key) => {
+            key.get(..ROW_KEY_BYTES_MAX + 1).map(|key| &key[..key.len() - 1])
+        }
+        Bound::Unbounded => None,
+    };
+    (cut(low).map_or(low, Bound::Excluded), cut(high).map_or(high, Bound::Included))
 }
 
 impl<I: Iterator<Item = Result<Row, StorageError>>> Iterator for Scan<I> {
@@ -628,6 +650,8 @@ impl CompactionFilter for Filter {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::RangeBounds;
+
     use super::*;
     use crate::mvcc::filter::Floor;
 
@@ -650,6 +674,32 @@ mod tests {
         assert!(storage.free_memtables() >= 2);
         assert_eq!(storage.free_memtables(), 0);
         assert_eq!(storage.get(Space::Kv, b"a").unwrap().unwrap(), "1");
+    }
+
+    #[test]
+    fn rows_are_sought_by_bounds_longer_than_any_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let storage = Storage::open(&dir.path().join("store"), Floor::new().filters()).unwrap();
+        let longest = vec![b'm'; ROW_KEY_BYTES_MAX];
+        let keys = [b"a".to_vec(), longest.clone(), b"n".to_vec()];
+        let mut batch = storage.batch();
+        for key in &keys {
+            batch.put(Space::Kv, key.clone(), "1");
+        }
+        batch.commit().unwrap();
+        let view = storage.view();
+        let below = [&longest[..], b"a"].concat();
+        let above = [&longest[1..], b"n", b"a"].concat();
+        let ends = [&below, &above, &longest, &keys[0], &keys[2]];
+        let bounds = ends.map(|key| [Bound::Included(&key[..]), Bound::Excluded(&key[..])]).concat();
+        for (low, high) in bounds.iter().flat_map(|low| bounds.iter().map(|high| (*low, *high))) {
+            let found: Vec<Bytes> = view.scan(Space::Kv, (low, high)).map(|row| row.unwrap().0).collect();
+            let within = |key: &&Vec<u8>| RangeBounds::<[u8]>::contains(&(low, high), &key[..]);
+            assert_eq!(found, keys.iter().filter(within).collect::<Vec<_>>());
+        }
+        assert!(view.get(Space::Kv, &longest).unwrap().is_some());
+        assert_eq!(view.get(Space::Kv, &below).unwrap(), None);
+        assert_eq!(storage.get(Space::Kv, &below).unwrap(), None);
     }
 
     #[test]

@@ -160,7 +160,21 @@ fn keys_that_a_check_reads_are_its_read_set() {
     assert_eq!(ask(&prepared).unwrap().read_set, expected);
     // The instance is warm now, and the second call begins with an empty set.
     assert_eq!(ask(&prepared).unwrap().read_set, expected);
-    // Asked for and not granted.
+    // What is too long for a key, and what is too much together: the reads that remain are the read set.
+    let long = "k".repeat(30 << 10);
+    let reads: Vec<String> = ["/quota/a".to_owned(), format!("/quota/{long}")]
+        .into_iter()
+        .chain((0..9).map(|number| format!("/quota/{number}{}", &long[..20 << 10])))
+        .collect();
+    let guest = Guest::new("reads-much").check(&reads.iter().map(|key| guest::get(key)).collect::<Vec<_>>().join("\n"));
+    let read_set = ask(&test.prepare(&guest.kv_read(&["/quota/"])).unwrap()).unwrap().read_set;
+    assert_eq!(read_set.iter().map(|read| read.key.len()).collect::<Vec<_>>(), [&[8][..], &[20_488; 6]].concat());
+}
+
+#[test]
+fn nothing_is_read_without_a_grant() {
+    let test = TestHost::with(Keys::of([(&b"/quota/a"[..], &b"1"[..], 42)]));
+    let guest = Guest::new("reads").check(&guest::get("/quota/a")).kv_read(&["/quota/"]);
     let mut revision = guest.revision();
     revision.grants.clear();
     assert_eq!(ask(&test.host.prepare(&revision).unwrap()).unwrap().read_set, []);

@@ -1,16 +1,20 @@
 //! `kv-read`: keys below the prefixes that a plugin was granted, as of the revision that its call is about.
 
 use super::super::admission::ReadKey;
+use crate::admission::shape::KEY_BYTES_MAX;
 use crate::plugin::bindings::kuorum::policy::kv_read::{Host, Kv, ReadError};
 use crate::plugin::instance::{CallKind, State};
 use crate::plugin::kv::{KvError, KvRow};
 
-/// Keys that one admission may read: they travel with the write, and are compared when it is applied.
+/// Keys that one admission may read, and their bytes: they travel with the write, and are compared when it is applied.
 const READ_SET_MAX: usize = 64;
+const READ_SET_BYTES_MAX: usize = 128 << 10;
 const KV_VALUE_BYTES_MAX: usize = 1 << 20;
 /// Keys and values that one call may read in all.
 const READ_BYTES_MAX: usize = 4 << 20;
-const SCAN_KEYS_MAX: u32 = 1_000;
+const SCAN_KEYS_MAX: usize = 1_000;
+/// Keys that a scan reads before it looks at its budget: with the largest values some 24 MiB.
+const SCAN_PIECE: usize = 16;
 
 impl State {
     fn is_granted(&self, key: &[u8]) -> bool {
@@ -39,7 +43,8 @@ impl State {
         if reads.iter().any(|read| read.key[..] == *key) {
             return true;
         }
-        if reads.len() >= READ_SET_MAX {
+        let bytes: usize = reads.iter().map(|read| read.key.len()).sum();
+        if reads.len() >= READ_SET_MAX || bytes + key.len() > READ_SET_BYTES_MAX {
             return false;
         }
         reads.push(ReadKey { key: key.to_vec(), mod_revision });
@@ -60,6 +65,10 @@ impl Host for State {
         self.count_host_call()?;
         if !self.is_granted(&key) {
             return Ok(Err(ReadError::Denied));
+        }
+        // No such key can be written, so that there is none needs neither a look nor a watch on it.
+        if key.len() > KEY_BYTES_MAX {
+            return Ok(Ok(None));
         }
         let row = match self.plugin.reader.get(&key, self.call.revision) {
             Ok(row) => row,
@@ -87,10 +96,27 @@ impl Host for State {
         if self.call.kind == CallKind::Admission || !self.is_granted(&prefix) {
             return Ok(Err(ReadError::Denied));
         }
-        let limit = limit.min(SCAN_KEYS_MAX) as usize;
-        match self.plugin.reader.scan(&prefix, after.as_deref(), limit, keys_only, self.call.revision) {
-            Ok(rows) => Ok(rows.into_iter().take(limit).map(|row| self.take(row)).collect()),
-            Err(error) => read_error(error).map(Err),
+        let limit = usize::try_from(limit).unwrap_or(SCAN_KEYS_MAX).min(SCAN_KEYS_MAX);
+        let mut kvs: Vec<Kv> = Vec::new();
+        let mut after = after;
+        while kvs.len() < limit {
+            let piece = SCAN_PIECE.min(limit - kvs.len());
+            let rows = match self.plugin.reader.scan(&prefix, after.as_deref(), piece, keys_only, self.call.revision) {
+                Ok(rows) => rows,
+                Err(error) => return read_error(error).map(Err),
+            };
+            let is_last = rows.len() < piece;
+            for row in rows {
+                match self.take(row) {
+                    Ok(kv) => kvs.push(kv),
+                    Err(error) => return Ok(Err(error)),
+                }
+            }
+            if is_last {
+                break;
+            }
+            after = kvs.last().map(|kv| kv.key.clone());
         }
+        Ok(Ok(kvs))
     }
 }

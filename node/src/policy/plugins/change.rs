@@ -13,7 +13,7 @@ use super::{
     GRANT_BYTES_MAX, GRANTS_MAX, Lacking, NAME_BYTES_MAX, PLUGINS_MAX, Refused, SHA256_BYTES, SIGNATURE_BYTES, State,
     UNUSED_COMPONENTS_MAX, chunk_count, chunk_row, is_whole, plugin_row, revisions_of,
 };
-use crate::cluster::{Member, MemberId};
+use crate::cluster::Member;
 
 /// A row of the `sys` space, by its name, and what it holds now; `None`: it is gone.
 type Row = (Vec<u8>, Option<Vec<u8>>);
@@ -82,7 +82,7 @@ impl State {
                 self.take_chunk(chunk, &mut changed)?;
                 return Ok(changed);
             }
-            Change::Load(load) => self.load(load, &mut changed)?,
+            Change::Load(load) => self.load(load, members, &mut changed)?,
             Change::Acknowledge(acknowledge) => self.acknowledge(acknowledge, members, &mut changed)?,
             Change::SetMode(set_mode) => self.set_mode(set_mode, members, &mut changed)?,
             Change::Rollback(rollback) => self.roll_back(rollback, members, &mut changed)?,
@@ -103,10 +103,11 @@ impl State {
         let place = match known {
             Some(place) if continues(&self.components[place], chunk) => place,
             known if chunk.number == 0 => {
+                self.check_room(chunk.component_bytes)?;
                 if let Some(place) = known {
                     self.drop_component(place, changed);
                 }
-                self.make_room(chunk.component_bytes, changed)?;
+                self.make_room(chunk.component_bytes, changed);
                 self.components.push(PluginComponent {
                     sha256: chunk.sha256.clone(),
                     bytes: chunk.component_bytes,
@@ -123,19 +124,20 @@ impl State {
         Ok(())
     }
 
-    /// Drops components that nothing refers to, oldest first, until another one has room.
-    fn make_room(&mut self, bytes: u64, changed: &mut Changed) -> Result<(), Refused> {
-        let used = |state: &State| -> u64 {
-            state.components.iter().filter(|component| state.is_used(&component.sha256)).map(|c| c.bytes).sum()
-        };
-        if used(self) + bytes > COMPONENTS_BYTES_MAX {
-            return Err(Refused::NoRoom);
-        }
+    /// Whether another component has room beside those that something refers to.
+    fn check_room(&self, bytes: u64) -> Result<(), Refused> {
+        let used = self.components.iter().filter(|component| self.is_used(&component.sha256));
+        let used_bytes: u64 = used.map(|component| component.bytes).sum();
+        if used_bytes + bytes > COMPONENTS_BYTES_MAX { Err(Refused::NoRoom) } else { Ok(()) }
+    }
+
+    /// Drops components that nothing refers to, oldest first, until another one has the room that was checked.
+    fn make_room(&mut self, bytes: u64, changed: &mut Changed) {
         loop {
             let unused = self.components.iter().filter(|component| !self.is_used(&component.sha256)).count();
             let all: u64 = self.components.iter().map(|component| component.bytes).sum();
             if unused < UNUSED_COMPONENTS_MAX && all + bytes <= COMPONENTS_BYTES_MAX {
-                return Ok(());
+                return;
             }
             let oldest = self.components.iter().position(|component| !self.is_used(&component.sha256));
             self.drop_component(oldest.expect("those in use leave room, so others take it"), changed);
@@ -158,7 +160,7 @@ impl State {
 
     // ---- revisions
 
-    fn load(&mut self, load: &PluginLoad, changed: &mut Changed) -> Result<(), Refused> {
+    fn load(&mut self, load: &PluginLoad, members: &[Member], changed: &mut Changed) -> Result<(), Refused> {
         check_load(load)?;
         let component_bytes = self.component_bytes(&load.sha256).ok_or(Refused::NoComponent)?;
         let known = self.plugins.get(&load.name);
@@ -167,7 +169,7 @@ impl State {
         }
         let mut plugin = known.cloned().unwrap_or(Plugin { name: load.name.clone(), ..Plugin::default() });
         let kept = [&plugin.candidate, &plugin.current];
-        if let Some(same) = kept.into_iter().flatten().find(|revision| is_same(revision, load)) {
+        if let Some(same) = kept.into_iter().flatten().find(|revision| is_same(revision, load, members)) {
             changed.outcome = Outcome::Revision { number: same.number, was_there: true };
             return Ok(());
         }
@@ -332,8 +334,14 @@ fn continues(component: &PluginComponent, chunk: &PluginChunk) -> bool {
 }
 
 /// Whether the revision is what is to be loaded, and no member had trouble with it.
-fn is_same(revision: &PluginRevision, load: &PluginLoad) -> bool {
-    revision.identity == identity(load, revision.number) && revision.acks.iter().all(|ack| ack.failure.is_empty())
+fn is_same(revision: &PluginRevision, load: &PluginLoad, members: &[Member]) -> bool {
+    let has_failed = |member: &Member| ack_of(revision, member).is_some_and(|ack| !ack.failure.is_empty());
+    revision.identity == identity(load, revision.number) && !members.iter().any(has_failed)
+}
+
+/// What a member said of a revision. What those said who are no members any more does not count.
+fn ack_of<'a>(revision: &'a PluginRevision, member: &Member) -> Option<&'a PluginAck> {
+    revision.acks.iter().find(|ack| ack.member_id == member.id.0)
 }
 
 /// What tells a revision from any other: no two plugins or numbers share it, and no two contents.
@@ -386,14 +394,13 @@ fn check_epoch(expected: Option<u64>, epoch: u64) -> Result<(), Refused> {
 
 /// Whether every voter has prepared the revision; or one, where that is enough.
 fn check_ready(name: &str, revision: &PluginRevision, members: &[Member], allow_missing: bool) -> Result<(), Refused> {
-    if let Some(ack) = revision.acks.iter().find(|ack| !ack.unusable.is_empty()) {
+    let voters = || members.iter().filter(|member| !member.is_learner);
+    if let Some(ack) = voters().filter_map(|voter| ack_of(revision, voter)).find(|ack| !ack.unusable.is_empty()) {
         return Err(Refused::Unusable(ack.unusable.clone()));
     }
-    let ack_of = |id: MemberId| revision.acks.iter().find(|ack: &&PluginAck| ack.member_id == id.0);
-    let voters = members.iter().filter(|member| !member.is_learner);
     let (mut ready, mut lacking) = (0, Vec::new());
-    for voter in voters {
-        match ack_of(voter.id) {
+    for voter in voters() {
+        match ack_of(revision, voter) {
             Some(ack) if ack.failure.is_empty() => ready += 1,
             ack => {
                 let member = if voter.has_started() { voter.name.clone() } else { voter.id.to_string() };
@@ -405,4 +412,78 @@ fn check_ready(name: &str, revision: &PluginRevision, members: &[Member], allow_
         return Ok(());
     }
     Err(Refused::NotReady { name: name.to_owned(), revision: revision.number, lacking })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::MemberId;
+
+    fn hash(letter: u8) -> Bytes {
+        vec![letter; SHA256_BYTES].into()
+    }
+
+    fn carried_out(state: &mut State, change: plugin_command::Change, members: &[Member]) -> Result<Changed, Refused> {
+        state.change(&PluginCommand { change: Some(change) }, 0, members)
+    }
+
+    /// A plugin for each size, called by a letter, with its component.
+    fn loaded(sizes: &[u64]) -> State {
+        let mut state = State::default();
+        for (letter, bytes) in (b'a'..).zip(sizes) {
+            let component =
+                PluginComponent { sha256: hash(letter), bytes: *bytes, upload: 1, chunks: chunk_count(*bytes) };
+            state.components.push(component);
+            let name = char::from(letter).to_string();
+            let load = PluginLoad { name, sha256: hash(letter), ..PluginLoad::default() };
+            carried_out(&mut state, plugin_command::Change::Load(load), &[]).unwrap();
+        }
+        state
+    }
+
+    fn first_piece(letter: u8, component_bytes: u64, upload: u64) -> plugin_command::Change {
+        let data = vec![0; usize::try_from(component_bytes).unwrap().min(CHUNK_BYTES)].into();
+        plugin_command::Change::Chunk(PluginChunk { sha256: hash(letter), component_bytes, number: 0, data, upload })
+    }
+
+    #[test]
+    fn an_upload_without_room_leaves_the_one_that_it_would_replace() {
+        let mut state = loaded(&[COMPONENT_BYTES_MAX, COMPONENT_BYTES_MAX, COMPONENT_BYTES_MAX, 1]);
+        carried_out(&mut state, first_piece(b'x', CHUNK_BYTES as u64 + 1, 1), &[]).unwrap();
+        let before = state.clone();
+        let refused = carried_out(&mut state, first_piece(b'x', COMPONENT_BYTES_MAX, 2), &[]);
+        assert!(matches!(refused, Err(Refused::NoRoom)));
+        assert_eq!(state, before);
+        carried_out(&mut state, first_piece(b'x', COMPONENT_BYTES_MAX - 1, 2), &[]).unwrap();
+    }
+
+    #[test]
+    fn what_a_removed_member_said_does_not_count() {
+        let member = |id| Member::unstarted(MemberId(id), Vec::new(), false);
+        let mut state = loaded(&[1]);
+        let identity = state.plugins["a"].candidate.as_ref().unwrap().identity.clone();
+        for (member_id, failure, unusable) in [(1, "", ""), (2, "", "unknown kind"), (3, "no room", "")] {
+            let ack = PluginAck { member_id, failure: failure.to_owned(), unusable: unusable.to_owned() };
+            let said =
+                PluginAcknowledge { name: "a".to_owned(), revision: 1, identity: identity.clone(), ack: Some(ack) };
+            carried_out(&mut state, plugin_command::Change::Acknowledge(said), &[1, 2, 3].map(member)).unwrap();
+        }
+        let enforce = || {
+            let set_mode =
+                PluginSetMode { name: "a".to_owned(), mode: PluginMode::Enforce.into(), ..Default::default() };
+            plugin_command::Change::SetMode(set_mode)
+        };
+        let load = || {
+            let load = PluginLoad { name: "a".to_owned(), sha256: hash(b'a'), ..PluginLoad::default() };
+            plugin_command::Change::Load(load)
+        };
+        let was_there = |loaded: Result<Changed, Refused>| {
+            matches!(loaded, Ok(Changed { outcome: Outcome::Revision { was_there: true, .. }, .. }))
+        };
+        let unusable = carried_out(&mut state, enforce(), &[1, 2, 3].map(member));
+        assert!(matches!(unusable, Err(Refused::Unusable(_))));
+        assert!(!was_there(carried_out(&mut state.clone(), load(), &[1, 2, 3].map(member))));
+        assert!(was_there(carried_out(&mut state, load(), &[1].map(member))));
+        carried_out(&mut state, enforce(), &[1].map(member)).unwrap();
+    }
 }

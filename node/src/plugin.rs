@@ -142,7 +142,7 @@ pub(crate) enum PrepareError {
     /// It could not be started, or does not say whether it takes its configuration.
     Start(Failure),
     Config(Vec<FieldProblem>),
-    /// This member could not do its part.
+    /// This member could not do its part; it may be able to later.
     Member(String),
 }
 
@@ -236,6 +236,7 @@ impl Host {
         let began = engine::now();
         let code = self.compiler.compile(file, urgency).map_err(|error| match error {
             CompileError::Refused(text) | CompileError::Stopped(text) => PrepareError::File(text),
+            CompileError::Hindered(text) => PrepareError::Member(text),
             CompileError::Io(error) => PrepareError::Member(error.to_string()),
         })?;
         let took: Duration = engine::now().saturating_duration_since(began);

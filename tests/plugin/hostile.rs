@@ -14,7 +14,7 @@ use kuorum_tests::subject::Subject;
 use serde_json::{Value, json};
 use tonic::{Code, Status};
 
-use crate::{block_on, inspected, load, put, uploaded, written};
+use crate::{block_on, inspected, load, prepared, put, uploaded, written};
 
 /// Far more than any call may take, on a machine that does other things too.
 const BOUND: Duration = Duration::from_secs(20);
@@ -196,5 +196,25 @@ fn a_damaged_cache_is_made_again() {
         assert_eq!(refused.message(), "the value is too long");
         let log = cluster.members[0].log();
         assert!(log.contains("compiled code was damaged on disk, and is made again"), "{log}");
+    });
+}
+
+/// What fails for a reason of the member's own is tried again, and nobody has to load it anew.
+#[test]
+fn a_member_that_could_not_prepare_a_plugin_tries_again() {
+    block_on(async {
+        let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
+        let cache = cluster.members[0].data_dir().join("member/plugins");
+        std::fs::write(&cache, "in the way of a directory").unwrap();
+        let words = ["--name", "probe", "--config-json", "{\"value_bytes_max\":0}"];
+        let refused = load(&cluster, 0, &golden_path("probe"), &words);
+        assert!(refused.refusal().contains("member/plugins"), "{refused:?}");
+        let refused = ask(&cluster.members[0], &["activate", "probe"]);
+        assert!(refused.refusal().contains("is not ready on every voter"), "{refused:?}");
+        std::fs::remove_file(&cache).unwrap();
+        prepared(&cluster, 0, ("probe", "candidate"), 1).await;
+        ask(&cluster.members[0], &["activate", "probe"]).json();
+        let refused = put(&cluster, 0, "/k", "v").await.unwrap_err();
+        assert_eq!(refused.message(), "the value is too long");
     });
 }

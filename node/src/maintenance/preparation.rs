@@ -21,7 +21,7 @@ use crate::apply::plugin as rows;
 use crate::cluster::MemberId;
 use crate::consensus::Handle;
 use crate::mvcc::{CurrentStore, Store};
-use crate::plugin::{AskedLimits, Compiler, Host, KvReader, Prepared, Revision, Scope, Urgency};
+use crate::plugin::{AskedLimits, Compiler, Host, KvReader, PrepareError, Prepared, Revision, Scope, Urgency};
 use crate::policy::plugins::{FAILURE_BYTES_MAX, Registry, TrustedKeys};
 use crate::refusal::Refusal;
 use crate::roster::Roster;
@@ -31,6 +31,9 @@ use crate::storage::StorageError;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause before one that was not agreed on is proposed again.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Pauses before what this member could not prepare is tried again; each is twice the one before.
+const RETRY_PAUSE_MIN: Duration = Duration::from_secs(1);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(600);
 
 pub(crate) struct Parts {
     pub(crate) store: CurrentStore,
@@ -74,20 +77,49 @@ struct Outcome {
     failure: String,
     /// Why it can't be put in force though it is ready; else empty.
     unusable: String,
+    /// Whether it failed for a reason of this member's own, such as a lack of memory, which may pass.
+    may_pass: bool,
+}
+
+/// Why a revision is not ready.
+struct Trouble {
+    /// For the operator, a sentence.
+    text: String,
+    may_pass: bool,
+}
+
+impl Trouble {
+    fn lasting(text: String) -> Trouble {
+        Trouble { text, may_pass: false }
+    }
+
+    fn passing(text: String) -> Trouble {
+        Trouble { text, may_pass: true }
+    }
 }
 
 impl Preparation {
     fn run(mut self) {
+        let (mut retry, mut retry_pause) = (None, RETRY_PAUSE_MIN);
         loop {
             let told = self.look().unwrap_or_else(|error| {
                 crate::warn!("plugins can't be read; they are looked at again", error = error.to_string());
                 false
             });
             let again = if told { never() } else { after(PAUSE) };
+            if self.outcomes.values().any(|outcome| outcome.may_pass) {
+                retry.get_or_insert_with(|| after(retry_pause));
+            } else {
+                (retry, retry_pause) = (None, RETRY_PAUSE_MIN);
+            }
             select! {
                 recv(self.parts.stop) -> _ => return,
                 recv(self.parts.changed) -> _ => {}
                 recv(again) -> _ => {}
+                recv(retry.as_ref().unwrap_or(&never())) -> _ => {
+                    self.outcomes.retain(|_, outcome| !outcome.may_pass);
+                    (retry, retry_pause) = (None, RETRY_PAUSE_MAX.min(2 * retry_pause));
+                }
             }
         }
     }
@@ -154,31 +186,33 @@ impl Preparation {
         let outcome = match &prepared {
             Ok(prepared) => {
                 crate::info!("prepared a plugin", plugin = name, revision = revision.number);
-                Outcome { failure: String::new(), unusable: prepared.activation_refusal().unwrap_or_default() }
+                let unusable = prepared.activation_refusal().unwrap_or_default();
+                Outcome { failure: String::new(), unusable, may_pass: false }
             }
-            Err(failure) => {
+            Err(Trouble { text, may_pass }) => {
                 let number = revision.number;
-                crate::warn!("a plugin can't be prepared", plugin = name, revision = number, error = failure.as_str());
-                Outcome { failure: cut(failure.clone()), unusable: String::new() }
+                crate::warn!("a plugin can't be prepared", plugin = name, revision = number, error = text.as_str());
+                Outcome { failure: cut(text.clone()), unusable: String::new(), may_pass: *may_pass }
             }
         };
         self.outcomes.insert(revision.identity.clone(), outcome);
+        let prepared = prepared.map_err(|trouble| trouble.text);
         self.parts.roster.set_outcome(&self.parts.registry, &revision.identity, prepared);
         (self.parts.readied)();
     }
 
-    /// The error is for the operator, in a sentence. Nothing of a component is compiled before its signature is known to
-    /// hold.
-    fn prepared(&mut self, name: &str, revision: &PluginRevision, component: Bytes) -> Result<Prepared, String> {
+    /// Nothing of a component is compiled before its signature is known to hold.
+    fn prepared(&mut self, name: &str, revision: &PluginRevision, component: Bytes) -> Result<Prepared, Trouble> {
         if Sha256::digest(&component).as_slice() != revision.sha256 {
-            return Err("the component has another SHA-256 than it is called by".to_owned());
+            return Err(Trouble::lasting("the component has another SHA-256 than it is called by".to_owned()));
         }
-        self.parts.trusted_keys.check(&component, &revision.signature)?;
+        self.parts.trusted_keys.check(&component, &revision.signature).map_err(Trouble::lasting)?;
         let host = match &mut self.host {
             Some(host) => host,
             none => {
                 let reader = Arc::clone(&self.parts.reader);
-                let host = none.insert(Host::start(&self.parts.cache_dir, Compiler::own(), reader)?);
+                let host = Host::start(&self.parts.cache_dir, Compiler::own(), reader).map_err(Trouble::passing)?;
+                let host = none.insert(host);
                 host.tell_lines(Arc::new(self.parts.roster.tail().clone()));
                 host
             }
@@ -197,12 +231,13 @@ impl Preparation {
             limits: AskedLimits::set(limits.fuel, limits.memory_bytes, limits.deadline_ms),
             urgency,
         };
-        host.prepare(&revision).map_err(|error| error.to_string())
+        host.prepare(&revision)
+            .map_err(|error| Trouble { may_pass: matches!(error, PrepareError::Member(_)), text: error.to_string() })
     }
 
     /// Returns whether nothing is left to be told of this revision.
     fn acknowledge(&self, name: &str, revision: &PluginRevision, outcome: Outcome) -> bool {
-        let Outcome { failure, unusable } = outcome;
+        let Outcome { failure, unusable, may_pass: _ } = outcome;
         let acknowledge = PluginAcknowledge {
             name: name.to_owned(),
             revision: revision.number,

@@ -14,6 +14,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use rustix::event::Timespec;
+use rustix::fs::{AtFlags, CWD, Timestamps, UTIME_NOW, utimensat};
 use sha2::{Digest, Sha256};
 
 const MAGIC: &[u8; 8] = b"KUOCODE1";
@@ -23,6 +25,8 @@ const HALF_WRITTEN: &str = "new";
 /// The current and the previous revision of all plugins that a cluster can have, and then some.
 const ENTRIES_MAX: usize = 64;
 const BYTES_MAX: u64 = 2 << 30;
+/// Of a file's times: the moment at which it is set.
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
 
 pub(super) struct Cache {
     dir: PathBuf,
@@ -67,6 +71,9 @@ impl Cache {
             Err(error) => return Err(error),
         };
         if is_whole(&bytes) {
+            // What is used is not old. Should that not be noted, it is only dropped sooner.
+            let now = Timestamps { last_access: NOW, last_modification: NOW };
+            utimensat(CWD, &path, &now, AtFlags::empty()).ok();
             bytes.drain(..MAGIC.len() + SUM_BYTES);
             return Ok(Lookup::Found(bytes));
         }
@@ -82,8 +89,11 @@ impl Cache {
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&Sha256::digest(code));
         bytes.extend_from_slice(code);
-        fs::write(&half, bytes)?;
-        fs::rename(half, path)?;
+        if let Err(error) = fs::write(&half, bytes).and_then(|()| fs::rename(&half, path)) {
+            // A part of it would take room that is lacking already.
+            fs::remove_file(half).ok();
+            return Err(error);
+        }
         self.trim()
     }
 
@@ -172,6 +182,33 @@ mod tests {
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), ENTRIES_MAX);
         assert_ne!(cache.get(&(ENTRIES_MAX + 4).to_be_bytes()).unwrap(), Lookup::Missing);
+    }
+
+    #[test]
+    fn what_is_used_is_not_dropped() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = cache(dir.path());
+        for number in 0..ENTRIES_MAX {
+            cache.put(&number.to_be_bytes(), b"code").unwrap();
+        }
+        // Longer than the file system's clock takes to go on.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_ne!(cache.get(&0_usize.to_be_bytes()).unwrap(), Lookup::Missing);
+        for number in ENTRIES_MAX..2 * ENTRIES_MAX - 1 {
+            cache.put(&number.to_be_bytes(), b"code").unwrap();
+        }
+        assert_ne!(cache.get(&0_usize.to_be_bytes()).unwrap(), Lookup::Missing);
+        assert_eq!(cache.get(&1_usize.to_be_bytes()).unwrap(), Lookup::Missing);
+    }
+
+    #[test]
+    fn what_can_not_be_written_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = cache(dir.path());
+        // Nothing can be renamed to what is a directory with something in it.
+        fs::create_dir_all(cache.path(b"file").join("taken")).unwrap();
+        cache.put(b"file", b"code").unwrap_err();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -56,6 +56,8 @@ pub(super) enum CompileError {
     Refused(String),
     /// It was stopped by its limits; the text says which.
     Stopped(String),
+    /// It did not come to an end, for a reason that may pass.
+    Hindered(String),
     /// The compiler could not be run.
     Io(io::Error),
 }
@@ -103,7 +105,7 @@ impl Compiler {
                     },
                 };
                 let late = || format!("compiling it took longer than {} s", wall.as_secs_f32());
-                code.ok_or_else(|| CompileError::Stopped(late()))
+                code.ok_or_else(|| CompileError::Hindered(late()))
             }
             #[cfg(test)]
             Compiler::InProcess => compiled(file).map_err(CompileError::Refused),
@@ -185,8 +187,11 @@ fn verdict(status: ExitStatus, output: Vec<u8>, errors: &[u8]) -> Result<Vec<u8>
     }
     let said = one_line(&String::from_utf8_lossy(errors));
     match status.signal().and_then(Signal::from_named_raw) {
-        Some(Signal::XCPU | Signal::KILL) => {
+        Some(Signal::XCPU) => {
             Err(CompileError::Stopped("compiling it took more processor time than its size allows".to_owned()))
+        }
+        Some(Signal::KILL) => {
+            Err(CompileError::Hindered("the compiler was killed, as it is when the machine lacks memory".to_owned()))
         }
         // Where an allocation fails, Rust aborts.
         Some(Signal::ABORT) => Err(CompileError::Stopped(format!(
@@ -320,7 +325,7 @@ mod tests {
     #[test]
     fn it_is_killed_when_its_time_is_over() {
         let error = shell("exec sleep 3600", Duration::from_millis(50)).unwrap_err();
-        assert!(matches!(&error, CompileError::Stopped(text) if text.contains("longer than 0.05 s")), "{error:?}");
+        assert!(matches!(&error, CompileError::Hindered(text) if text.contains("longer than 0.05 s")), "{error:?}");
     }
 
     #[test]
@@ -341,6 +346,8 @@ mod tests {
     fn a_limit_that_ends_it_is_named() {
         let error = shell("kill -XCPU $$", LONG).unwrap_err();
         assert!(matches!(&error, CompileError::Stopped(text) if text.contains("processor time")), "{error:?}");
+        let error = shell("kill -KILL $$", LONG).unwrap_err();
+        assert!(matches!(&error, CompileError::Hindered(text) if text.contains("was killed")), "{error:?}");
         let error = shell("kill -ABRT $$", LONG).unwrap_err();
         assert!(matches!(&error, CompileError::Stopped(text) if text.contains("bytes of memory")), "{error:?}");
     }

@@ -68,9 +68,10 @@ impl Breaker {
 
     #[cold]
     fn close(&self) -> bool {
-        let was_open = std::mem::take(&mut *self.rest.lock()).since.is_some();
+        let mut rest = self.rest.lock();
+        // Under the lock: a failure meanwhile would leave a rest that nobody ends, since nothing failed.
         self.failures.store(0, Ordering::Relaxed);
-        was_open
+        std::mem::take(&mut *rest).since.is_some()
     }
 
     /// Returns whether this failure opened the breaker.

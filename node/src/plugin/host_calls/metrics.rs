@@ -30,7 +30,7 @@ impl UserMetrics {
             return true;
         }
         let (name, labels) = &key;
-        if table.len() >= SERIES_MAX || !is_name(name) || labels.len() > LABELS_MAX || !labels.iter().all(is_label) {
+        if table.len() >= SERIES_MAX || !is_series(name) || !are_labels(labels) {
             return false;
         }
         let labels = [("plugin".to_owned(), plugin.to_owned())].into_iter().chain(labels.iter().cloned()).collect();
@@ -49,8 +49,21 @@ fn is_name(text: &str) -> bool {
         && text.bytes().all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == b'_')
 }
 
-fn is_label((name, value): &(String, String)) -> bool {
-    is_name(name) && name != "plugin" && name != "le" && value.len() <= LABEL_BYTES_MAX
+/// Whether a series can be called so: the endings are those that a histogram gives its lines.
+fn is_series(name: &str) -> bool {
+    is_name(name) && !["_bucket", "_count", "_sum"].iter().any(|ending| name.ends_with(ending))
+}
+
+/// Whether a series can have these labels. One that can't be read, or is there twice, would cost the whole page.
+fn are_labels(labels: &Labels) -> bool {
+    let is_label = |(name, value): &(String, String)| {
+        is_name(name)
+            && !name.starts_with("__")
+            && !["plugin", "le", "quantile"].contains(&name.as_str())
+            && value.len() <= LABEL_BYTES_MAX
+    };
+    let is_first = |at: usize| labels[..at].iter().all(|(name, _)| *name != labels[at].0);
+    labels.len() <= LABELS_MAX && labels.iter().all(is_label) && (0..labels.len()).all(is_first)
 }
 
 impl State {
@@ -111,7 +124,13 @@ mod tests {
         let label = |name: &str, value: &str| vec![(name.to_owned(), value.to_owned())];
         assert!(!record("Series", Vec::new()));
         assert!(!record("", Vec::new()));
-        assert!(!record("series", label("plugin", "other")));
+        for name in ["series_count", "series_sum", "series_bucket"] {
+            assert!(!record(name, Vec::new()));
+        }
+        for name in ["plugin", "le", "quantile", "__name__", "Label", ""] {
+            assert!(!record("series", label(name, "other")));
+        }
+        assert!(!record("series", [label("x", "1"), label("x", "2")].concat()));
         assert!(!record("series", label("x", &"v".repeat(LABEL_BYTES_MAX + 1))));
         for number in 0..SERIES_MAX {
             assert!(record("series", label("x", &number.to_string())));

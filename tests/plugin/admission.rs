@@ -50,6 +50,35 @@ fn told(status: &Status) -> (Code, &str) {
     (status.code(), status.message())
 }
 
+/// A put that leaves the value as it is writes it again: the plugin judges what will be there.
+#[test]
+fn a_value_that_is_kept_is_judged_as_one_that_is_written() {
+    block_on(async {
+        let cluster = Cluster::started(&Subject::kuorum(), 3, &[]).await;
+        put(&cluster, 0, "long", "12345").await.unwrap();
+        put(&cluster, 0, "short", "1234").await.unwrap();
+        enforce(&cluster, &golden_path("probe"), "probe", &json!({"value_bytes_max": 4}), &[]);
+        let keep = |key: &str| pb::PutRequest {
+            key: key.to_owned().into(),
+            ignore_value: true,
+            ignore_lease: true,
+            ..Default::default()
+        };
+        for asked in 0..3 {
+            let mut client = cluster.client(asked);
+            let refused = client.kv.put(keep("long")).await.unwrap_err();
+            assert_eq!(told(&refused), (Code::InvalidArgument, "the value is too long"));
+            let nested = pb::TxnRequest { failure: vec![op(Request::RequestPut(keep("long")))], ..Default::default() };
+            let txn = pb::TxnRequest { success: vec![op(Request::RequestTxn(nested))], ..Default::default() };
+            let refused = client.kv.txn(txn).await.unwrap_err();
+            assert_eq!(told(&refused), (Code::InvalidArgument, "the value is too long"));
+            client.kv.put(keep("short")).await.unwrap();
+            let missing = client.kv.put(keep("missing")).await.unwrap_err();
+            assert_eq!(told(&missing), (Code::InvalidArgument, "etcdserver: key not found"));
+        }
+    });
+}
+
 #[test]
 fn what_a_policy_refuses_is_refused_through_every_member_and_at_any_depth() {
     block_on(async {

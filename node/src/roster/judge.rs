@@ -4,7 +4,11 @@
 //! are asked: their verdicts are counted, compared and logged, and change nothing. A request that no plugin's rules match
 //! costs two comparisons for each plugin.
 
+use std::collections::HashMap;
+
+use bytes::Bytes;
 use kuorum_proto::etcdserverpb::{LeaseGrantRequest, PutRequest, ReadSetEntry, TxnRequest, request_op};
+use kuorum_proto::mvccpb::KeyValue;
 
 use super::tail::Tail;
 use super::{Asked, Standing, Table, Weight};
@@ -24,9 +28,59 @@ pub(crate) struct Asker<'a> {
     pub(crate) tail: &'a Tail,
 }
 
+/// What the puts of a request leave as it is: values and leases of keys that plugins are shown as if they were written
+/// anew. Mostly empty.
+#[derive(Default)]
+pub(crate) struct Kept(HashMap<Bytes, KeyValue>);
+
+impl Kept {
+    /// Looks the keys up of those puts that say so.
+    ///
+    /// # Errors
+    /// Those of `newest`, which finds a key as it is now.
+    pub(crate) fn of_puts<'a, E>(
+        puts: impl IntoIterator<Item = &'a PutRequest>,
+        newest: impl Fn(&[u8]) -> Result<Option<KeyValue>, E>,
+    ) -> Result<Kept, E> {
+        let mut kept = HashMap::new();
+        for put in puts.into_iter().filter(|put| put.ignore_value || put.ignore_lease) {
+            // Such a put needs a key that is there. Where there is none, it fails unless one comes meanwhile.
+            kept.insert(put.key.clone(), newest(&put.key)?.unwrap_or_default());
+        }
+        Ok(Kept(kept))
+    }
+
+    /// What was looked up; verdicts rest on it.
+    fn read_set(&self) -> ReadSet {
+        let entry = |(key, kv): (&Bytes, &KeyValue)| ReadSetEntry { key: key.clone(), mod_revision: kv.mod_revision };
+        self.0.iter().map(entry).collect()
+    }
+}
+
 /// The operation of a put.
-pub(crate) fn op_of_put(request: &PutRequest) -> Op<'_> {
-    Op::Put { key: &request.key, value: &request.value, lease: request.lease, prev_kv: request.prev_kv }
+pub(crate) fn op_of_put<'a>(request: &'a PutRequest, kept: &'a Kept) -> Op<'a> {
+    let (mut value, mut lease) = (&request.value, request.lease);
+    if let Some(known) = kept.0.get(&request.key) {
+        value = if request.ignore_value { &known.value } else { value };
+        lease = if request.ignore_lease { known.lease } else { lease };
+    }
+    Op::Put { key: &request.key, value, lease, prev_kv: request.prev_kv }
+}
+
+/// The puts of a transaction, of both branches at any depth.
+pub(crate) fn puts_of_txn(request: &TxnRequest) -> Vec<&PutRequest> {
+    fn collect<'a>(request: &'a TxnRequest, puts: &mut Vec<&'a PutRequest>) {
+        for op in request.success.iter().chain(&request.failure) {
+            match &op.request {
+                Some(request_op::Request::RequestPut(put)) => puts.push(put),
+                Some(request_op::Request::RequestTxn(txn)) => collect(txn, puts),
+                _ => {}
+            }
+        }
+    }
+    let mut puts = Vec::new();
+    collect(request, &mut puts);
+    puts
 }
 
 /// The operation of a grant.
@@ -36,25 +90,25 @@ pub(crate) fn op_of_grant(request: &LeaseGrantRequest) -> Op<'_> {
 
 /// What of a transaction plugins are asked about: puts and deletes of both branches at any depth, in order, and whether
 /// compares decide between branches. Empty if it deletes single keys at most: nobody can be kept from that.
-pub(crate) fn ops_of_txn(request: &TxnRequest) -> (Vec<Op<'_>>, bool) {
+pub(crate) fn ops_of_txn<'a>(request: &'a TxnRequest, kept: &'a Kept) -> (Vec<Op<'a>>, bool) {
     let (mut ops, mut conditional) = (Vec::new(), false);
-    collect(request, &mut ops, &mut conditional);
+    collect(request, kept, &mut ops, &mut conditional);
     if ops.iter().all(|op| matches!(op, Op::Delete { range_end: None, .. })) {
         ops.clear();
     }
     (ops, conditional)
 }
 
-fn collect<'a>(request: &'a TxnRequest, ops: &mut Vec<Op<'a>>, conditional: &mut bool) {
+fn collect<'a>(request: &'a TxnRequest, kept: &'a Kept, ops: &mut Vec<Op<'a>>, conditional: &mut bool) {
     *conditional |= !request.compare.is_empty();
     for op in request.success.iter().chain(&request.failure) {
         match &op.request {
-            Some(request_op::Request::RequestPut(put)) => ops.push(op_of_put(put)),
+            Some(request_op::Request::RequestPut(put)) => ops.push(op_of_put(put, kept)),
             Some(request_op::Request::RequestDeleteRange(delete)) => {
                 let range_end = (!delete.range_end.is_empty()).then_some(&delete.range_end[..]);
                 ops.push(Op::Delete { key: &delete.key, range_end });
             }
-            Some(request_op::Request::RequestTxn(txn)) => collect(txn, ops, conditional),
+            Some(request_op::Request::RequestTxn(txn)) => collect(txn, kept, ops, conditional),
             Some(request_op::Request::RequestRange(_)) | None => {}
         }
     }
@@ -67,11 +121,17 @@ impl Table {
         self.admission().iter().any(|asked| ops.iter().any(|op| asked.concerns(op)))
     }
 
-    /// Has a request judged. What is returned was read by those who let it pass.
+    /// Has a request judged. What is returned was read by those who let it pass, or is kept as it is.
     ///
     /// # Errors
     /// `Denied` when a plugin says no, `Unjudged` when one that has to be asked did not answer.
-    pub(crate) fn judge(&self, asker: &Asker<'_>, ops: &[Op<'_>], conditional: bool) -> Result<ReadSet, Refusal> {
+    pub(crate) fn judge(
+        &self,
+        asker: &Asker<'_>,
+        ops: &[Op<'_>],
+        kept: &Kept,
+        conditional: bool,
+    ) -> Result<ReadSet, Refusal> {
         let question = Question {
             ctx: asker.ctx,
             // Nobody has a name while there are no users.
@@ -87,7 +147,7 @@ impl Table {
             let of_weight = self.admission().iter().filter(move |asked| asked.weight == weight);
             of_weight.filter(|asked| ops.iter().any(|op| asked.concerns(op)))
         };
-        let mut read_set = ReadSet::new();
+        let mut read_set = kept.read_set();
         let mut verdict = Ok(());
         for asked in concerned(Weight::Enforced) {
             verdict = enforce(asked, &question, asker.tail, &mut read_set);
@@ -119,7 +179,6 @@ fn enforce(asked: &Asked, question: &Question<'_>, tail: &Tail, read_set: &mut R
     match outcome {
         Ok(Judged { verdict, read_set: reads, .. }) => {
             prepared.counts().verdict(&verdict, false);
-            let has_read = !reads.is_empty();
             for read in reads {
                 if !read_set.iter().any(|known| known.key[..] == read.key[..]) {
                     read_set.push(ReadSetEntry { key: read.key.into(), mod_revision: read.mod_revision });
@@ -133,6 +192,7 @@ fn enforce(asked: &Asked, question: &Question<'_>, tail: &Tail, read_set: &mut R
                 }
                 Verdict::Deny { code, message } => {
                     let plugin = asked.name.clone();
+                    let has_read = !read_set.is_empty();
                     Err(Refusal::Denied(Box::new(Denial { plugin, code, message, has_read })))
                 }
             }

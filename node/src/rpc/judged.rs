@@ -8,15 +8,17 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use kuorum_proto::etcdserverpb::{LeaseGrantRequest, PutRequest, TxnRequest};
 use tokio::time::Instant;
 
-use super::Node;
+use super::{Node, refusal_of};
 use crate::admission::{Admitted, ReadSet};
 use crate::consensus::answers::Answer;
 use crate::metrics;
 use crate::plugin::{Op, Space};
 use crate::refusal::Refusal;
-use crate::roster::{self, judge::Asker};
+use crate::roster;
+use crate::roster::judge::{Asker, Kept, op_of_grant, op_of_put, ops_of_txn, puts_of_txn};
 
 /// How often one write is judged while policies, or the keys that they read, change under it.
 const JUDGEMENTS_MAX: usize = 16;
@@ -32,8 +34,39 @@ pub(super) struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Asks the plugins in force about these operations.
-    pub(super) fn ask(&self, ops: &[Op<'_>], conditional: bool) -> Result<ReadSet, Refusal> {
+    /// Asks the plugins in force about a put.
+    pub(super) fn ask_put(&self, put: &PutRequest) -> Result<ReadSet, Refusal> {
+        if !self.is_asked() {
+            return Ok(ReadSet::new());
+        }
+        let kept = self.kept(std::iter::once(put))?;
+        self.ask(&[op_of_put(put, &kept)], &kept, false)
+    }
+
+    /// Asks the plugins in force about a transaction that writes.
+    pub(super) fn ask_txn(&self, txn: &TxnRequest) -> Result<ReadSet, Refusal> {
+        if !self.is_asked() {
+            return Ok(ReadSet::new());
+        }
+        let kept = self.kept(puts_of_txn(txn))?;
+        let (ops, conditional) = ops_of_txn(txn, &kept);
+        self.ask(&ops, &kept, conditional)
+    }
+
+    /// Asks the plugins in force about a grant.
+    pub(super) fn ask_grant(&self, grant: &LeaseGrantRequest) -> Result<ReadSet, Refusal> {
+        self.ask(&[op_of_grant(grant)], &Kept::default(), false)
+    }
+
+    fn kept<'b>(&self, puts: impl IntoIterator<Item = &'b PutRequest>) -> Result<Kept, Refusal> {
+        let newest = |key: &[u8]| {
+            let store = self.node.store.get();
+            store.get_at(key, store.revision()).map_err(refusal_of)
+        };
+        Kept::of_puts(puts, newest)
+    }
+
+    fn ask(&self, ops: &[Op<'_>], kept: &Kept, conditional: bool) -> Result<ReadSet, Refusal> {
         let Some(table) = self.node.roster.admission().filter(|table| table.concern(ops)) else {
             return Ok(ReadSet::new());
         };
@@ -44,11 +77,11 @@ impl Judge<'_> {
         let (db_bytes, quota_bytes) = self.node.gate.space();
         let ctx = roster::context(&store, &raft, self.node.facts.member_id, &self.node.plugins, rand::random());
         let space = Space { db_bytes, in_use_bytes: store.in_use_bytes().min(db_bytes), quota_bytes };
-        table.judge(&Asker { ctx, peer: &peer, space, tail: self.node.roster.tail() }, ops, conditional)
+        table.judge(&Asker { ctx, peer: &peer, space, tail: self.node.roster.tail() }, ops, kept, conditional)
     }
 
-    /// Whether plugins may have something to say at all, for requests that take work to lay out.
-    pub(super) fn is_asked(&self) -> bool {
+    /// Whether plugins may have something to say at all.
+    fn is_asked(&self) -> bool {
         self.node.roster.admission().is_some()
     }
 }

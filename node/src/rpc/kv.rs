@@ -11,7 +11,7 @@ use kuorum_proto::etcdserverpb::{
 use super::judged::{self, Judge};
 use super::range_answer::{EncodedKvs, RangeAnswer};
 use super::{Node, refusal_of, unexpected};
-use crate::admission::{ReadSet, shape};
+use crate::admission::shape;
 use crate::apply::{self, Reply};
 use crate::metrics;
 use crate::mvcc::found::RangeEnd;
@@ -19,7 +19,6 @@ use crate::mvcc::query::RangeQuery;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::{ReadError, Store};
 use crate::refusal::Refusal;
-use crate::roster::judge::{op_of_put, ops_of_txn};
 
 /// Keys from which a read leaves the shard, so that the other requests there need not wait for it: about 0.4 ms of
 /// reading, twenty times what the detour costs.
@@ -74,7 +73,7 @@ pub(super) async fn small_here<T: Send + 'static>(
 }
 
 pub(crate) async fn put(node: Arc<Node>, request: PutRequest, peer: SocketAddr) -> Result<PutResponse, Refusal> {
-    let admit = |judge: &Judge<'_>| node.gate.put(request.clone(), |put| judge.ask(&[op_of_put(put)], false));
+    let admit = |judge: &Judge<'_>| node.gate.put(request.clone(), |put| judge.ask_put(put));
     match judged::agreed(&node, peer, admit).await? {
         Reply::Put(mut response) => {
             node.complete(&mut response.header);
@@ -82,14 +81,6 @@ pub(crate) async fn put(node: Arc<Node>, request: PutRequest, peer: SocketAddr) 
         }
         other => Err(unexpected("a put", &other)),
     }
-}
-
-fn judge_txn(judge: &Judge<'_>, request: &TxnRequest) -> Result<ReadSet, Refusal> {
-    if !judge.is_asked() {
-        return Ok(ReadSet::new());
-    }
-    let (ops, conditional) = ops_of_txn(request);
-    judge.ask(&ops, conditional)
 }
 
 pub(crate) async fn delete_range(node: Arc<Node>, request: DeleteRangeRequest) -> Result<DeleteRangeResponse, Refusal> {
@@ -111,7 +102,7 @@ pub(crate) async fn txn(node: Arc<Node>, request: TxnRequest, peer: SocketAddr) 
         }
         small_here(&node, move |store, keys_max| apply::read_only_txn(store, &request, keys_max)).await?
     } else {
-        let admit = |judge: &Judge<'_>| node.gate.txn(request.clone(), |txn| judge_txn(judge, txn));
+        let admit = |judge: &Judge<'_>| node.gate.txn(request.clone(), |txn| judge.ask_txn(txn));
         match judged::agreed(&node, peer, admit).await? {
             Reply::Txn(response) => response,
             other => return Err(unexpected("a transaction", &other)),

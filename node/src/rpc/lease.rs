@@ -18,7 +18,6 @@ use crate::lease::{LeaseId, Renewal};
 use crate::maintenance::clock::now_ms;
 use crate::metrics;
 use crate::refusal::Refusal;
-use crate::roster::judge::op_of_grant;
 
 pub(crate) async fn grant(
     node: Arc<Node>,
@@ -33,7 +32,7 @@ pub(crate) async fn grant(
     }
     let ask = |judge: &Judge<'_>, grant: &LeaseGrantRequest| {
         let shown = LeaseGrantRequest { id: asked_id, ttl: grant.ttl };
-        judge.ask(&[op_of_grant(&shown)], false)
+        judge.ask_grant(&shown)
     };
     let admit = |judge: &Judge<'_>| node.gate.lease_grant(request, |grant| ask(judge, grant));
     match judged::agreed(&node, peer, admit).await? {

@@ -216,6 +216,7 @@ impl Host {
         template.validate_config(&mut started).map_err(PrepareError::Start)?.map_err(PrepareError::Config)?;
         template.configure(&mut started).map_err(PrepareError::Start)?;
         template.check_exports(&mut started).map_err(PrepareError::World)?;
+        let may_take_long = limits.fuel.max(started.fuel) > limits::FUEL_DEFAULT;
         let pool = Pool::default();
         if template.admission.is_some() {
             pool.add(&template, started).map_err(PrepareError::Start)?;
@@ -224,7 +225,17 @@ impl Host {
         let value_shown = manifest.admission.as_ref().map_or(ValueShown::None, |admission| admission.value);
         let reads_values = self.imports(&component, "request-values");
         let breaker = Breaker::default();
-        Ok(Prepared(Arc::new(Inner { template, manifest, kinds, rules, value_shown, reads_values, breaker, pool })))
+        Ok(Prepared(Arc::new(Inner {
+            template,
+            manifest,
+            kinds,
+            rules,
+            value_shown,
+            reads_values,
+            may_take_long,
+            breaker,
+            pool,
+        })))
     }
 
     /// The compiled component, from the cache or by compiling it.
@@ -444,6 +455,8 @@ struct Inner {
     value_shown: ValueShown,
     /// Whether values have to be kept at hand during a call.
     reads_values: bool,
+    /// See [`Prepared::may_take_long`].
+    may_take_long: bool,
     breaker: Breaker,
     pool: Pool,
 }

@@ -67,6 +67,8 @@ pub(crate) enum Refusal {
     StalePolicy,
     /// Judged by keys that had changed when it came to that: whoever proposed it judges it again.
     StaleReads,
+    /// Policies that have to be asked may take long: they are asked elsewhere. Never told.
+    SlowPolicy,
     /// A policy said no.
     Denied(Box<Denial>),
     /// A policy that must be asked could not answer.

@@ -104,6 +104,10 @@ impl Asked {
         self.made.scope.as_ref().is_some_and(|scope| scope.fails_open())
     }
 
+    fn may_take_long(&self) -> bool {
+        matches!(self.standing(), Standing::Ready(prepared) if prepared.may_take_long())
+    }
+
     fn may_answer(&self, kind: Kind) -> bool {
         match (&self.made.outcome, &self.made.scope) {
             (Some(Ok(prepared)), _) => prepared.kinds().contains(&kind),
@@ -117,6 +121,8 @@ impl Asked {
 #[derive(Default)]
 pub(crate) struct Table {
     admission: Vec<Arc<Asked>>,
+    /// Whether one of these may take long to answer.
+    has_slow_admission: bool,
     compaction: Vec<Arc<Asked>>,
 }
 
@@ -227,7 +233,9 @@ impl Roster {
         let mut all: Vec<Arc<Asked>> = in_force.iter().map(asked).collect();
         all.sort_by_key(|asked| asked.weight == Weight::Shadow);
         let of = |kind| all.iter().filter(|asked| asked.may_answer(kind)).cloned().collect();
-        let table = Table { admission: of(Kind::Admission), compaction: of(Kind::Compaction) };
+        let admission: Vec<Arc<Asked>> = of(Kind::Admission);
+        let has_slow_admission = admission.iter().any(|asked| asked.may_take_long());
+        let table = Table { admission, has_slow_admission, compaction: of(Kind::Compaction) };
         let has_admission = !table.admission.is_empty();
         let before = std::mem::replace(&mut *self.0.table.write(), Arc::new(table));
         self.0.has_admission.store(has_admission, Ordering::Release);

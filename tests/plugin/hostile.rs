@@ -170,6 +170,32 @@ fn compile_bomb() -> String {
     format!("(module (func {} {begin}{body}{end}))", "(local i32)".repeat(locals))
 }
 
+/// A plugin that may take seconds, in shadow at that, keeps nobody waiting but those whom it is asked about.
+#[test]
+fn a_slow_plugin_holds_up_nobody_else() {
+    block_on(async {
+        let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
+        let config = json!({"trigger": "/bad/", "act": "loop"}).to_string();
+        let limits = ["--fuel", "5000000000", "--deadline-ms", "10000"];
+        let words = [&["--name", "probe", "--config-json", &config][..], &limits].concat();
+        load(&cluster, 0, &golden_path("probe"), &words).json();
+        ask(&cluster.members[0], &["shadow", "probe"]).json();
+        let mut bad = std::pin::pin!(put(&cluster, 0, "/bad/k", "v"));
+        // Each by a connection of its own: those of the same thread of the member are among them.
+        let mut good = std::pin::pin!(async {
+            for _ in 0..16 {
+                put(&cluster, 0, "/good/k", "v").await.unwrap();
+            }
+        });
+        tokio::select! {
+            biased;
+            told = &mut bad => panic!("the plugin was not asked, or others waited for it: {told:?}"),
+            () = &mut good => {}
+        }
+        bad.await.unwrap();
+    });
+}
+
 /// Compiled code that has rotted on the disk is made again, and said so.
 #[test]
 fn a_damaged_cache_is_made_again() {

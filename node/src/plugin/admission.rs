@@ -141,7 +141,7 @@ impl Pool {
 }
 
 /// The calls of an instance.
-pub(super) fn guest_of(template: &Template, Started { store, instance }: &mut Started) -> Result<Guest, Failure> {
+pub(super) fn guest_of(template: &Template, Started { store, instance, .. }: &mut Started) -> Result<Guest, Failure> {
     let indices = template.admission.as_ref().ok_or(Failure::NotAsked)?;
     indices.load(store, instance).map_err(|error| Failure::Trapped(format!("{error:#}")))
 }
@@ -156,6 +156,12 @@ impl Prepared {
     #[inline]
     pub(crate) fn matches(&self, op: &Op<'_>) -> bool {
         self.0.rules.match_op(op)
+    }
+
+    /// Whether a question may take so long that whoever else is served by the asking thread should not wait for it: more
+    /// than some ten milliseconds, for the answer or for a new instance should the one before have broken.
+    pub(crate) fn may_take_long(&self) -> bool {
+        self.0.may_take_long
     }
 
     /// Asks the plugin. At least one operation should match.

@@ -46,7 +46,7 @@ impl Prepared {
     pub(super) fn plan_in(&self, started: &mut Started, input: &Input<'_>) -> Result<Planned, Failure> {
         let template = &self.0.template;
         let indices = template.compaction.as_ref().ok_or(Failure::NotAsked)?;
-        let Started { store, instance } = started;
+        let Started { store, instance, .. } = started;
         instance::begin(store, CallKind::Compaction, input.ctx.revision);
         let mut input = input.clone();
         input.ctx.deadline_ms = template.plugin.limits.deadline_ms;

@@ -181,6 +181,8 @@ pub(super) struct Template {
 pub(super) struct Started {
     pub(super) store: Store<State>,
     pub(super) instance: Instance,
+    /// What it took so far.
+    pub(super) fuel: u64,
 }
 
 impl Template {
@@ -198,8 +200,8 @@ impl Template {
         let mut store = Store::new(self.before.engine(), state);
         store.limiter(|state| &mut state.ceiling);
         store.set_hostcall_fuel(HOST_CALL_BYTES_MAX);
-        let (instance, _) = self.run(&mut store, SETUP, |store| self.before.instantiate(store))?;
-        Ok(Started { store, instance })
+        let (instance, spent) = self.run(&mut store, SETUP, |store| self.before.instantiate(store))?;
+        Ok(Started { store, instance, fuel: spent.fuel })
     }
 
     /// Asks the plugin whether it takes its configuration; the outer error is that it could not say.
@@ -217,16 +219,17 @@ impl Template {
     }
 
     pub(super) fn configure(&self, started: &mut Started) -> Result<(), Failure> {
-        let (outcome, _) = self.run(&mut started.store, SETUP, |store| {
+        let (outcome, spent) = self.run(&mut started.store, SETUP, |store| {
             let guest = self.lifecycle.load(&mut *store, &started.instance)?;
             guest.call_configure(store, &self.config)
         })?;
+        started.fuel += spent.fuel;
         outcome.map_err(Failure::of_plugin)
     }
 
     /// Looks that the functions of its kinds have the types of the interface.
     pub(super) fn check_exports(&self, started: &mut Started) -> Result<(), String> {
-        let Started { store, instance } = started;
+        let Started { store, instance, .. } = started;
         if let Some(admission) = &self.admission {
             admission.load(&mut *store, instance).map_err(|error| one_line(&format!("admission: {error:#}")))?;
         }

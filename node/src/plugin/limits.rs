@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use wasmtime::ResourceLimiter;
 
 /// About 10 ms of a slow plugin; a check written in Rust uses some thousands.
-const FUEL_DEFAULT: u64 = 20_000_000;
+pub(super) const FUEL_DEFAULT: u64 = 20_000_000;
 /// Some seconds: interpreted languages need a hundred times what a compiled one does.
 const FUEL_MAX: u64 = 5_000_000_000;
 const MEMORY_BYTES_DEFAULT: u64 = 32 << 20;

@@ -5,6 +5,7 @@
 //! costs two comparisons for each plugin.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use kuorum_proto::etcdserverpb::{LeaseGrantRequest, PutRequest, ReadSetEntry, TxnRequest, request_op};
@@ -119,6 +120,13 @@ impl Table {
     #[inline]
     pub(crate) fn concern(&self, ops: &[Op<'_>]) -> bool {
         self.admission().iter().any(|asked| ops.iter().any(|op| asked.concerns(op)))
+    }
+
+    /// Whether a plugin that is to be asked about these may take long to answer.
+    #[inline]
+    pub(crate) fn may_take_long(&self, ops: &[Op<'_>]) -> bool {
+        let is_slow = |asked: &Arc<Asked>| asked.may_take_long() && ops.iter().any(|op| asked.concerns(op));
+        self.has_slow_admission && self.admission().iter().any(is_slow)
     }
 
     /// Has a request judged. What is returned was read by those who let it pass, or is kept as it is.

@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kuorum_proto::etcdserverpb::{LeaseGrantRequest, PutRequest, TxnRequest};
@@ -29,8 +30,10 @@ const READY_LOOK: Duration = Duration::from_millis(500);
 
 /// Whom a write is judged for.
 pub(super) struct Judge<'a> {
-    node: &'a Node,
+    pub(super) node: &'a Node,
     peer: SocketAddr,
+    /// Whether others wait for the thread that asks.
+    is_shard: bool,
 }
 
 impl Judge<'_> {
@@ -70,6 +73,9 @@ impl Judge<'_> {
         let Some(table) = self.node.roster.admission().filter(|table| table.concern(ops)) else {
             return Ok(ReadSet::new());
         };
+        if self.is_shard && table.may_take_long(ops) {
+            return Err(Refusal::SlowPolicy);
+        }
         // Room for the longest, or it would grow while it is written.
         let mut peer = String::with_capacity(PEER_BYTES_MAX);
         write!(peer, "{}", self.peer).expect("a string takes what is written to it");
@@ -88,18 +94,21 @@ impl Judge<'_> {
 
 /// Has a write agreed on that policies are asked about.
 pub(super) async fn agreed(
-    node: &Node,
+    node: &Arc<Node>,
     peer: SocketAddr,
-    admit: impl Fn(&Judge<'_>) -> Result<Admitted, Refusal>,
+    admit: impl Fn(&Judge<'_>) -> Result<Admitted, Refusal> + Clone + Send + 'static,
 ) -> Answer {
-    let judge = Judge { node, peer };
     let give_up = Instant::now() + node.patience;
     let mut is_newest = false;
     let mut refusal = Refusal::StalePolicy;
     let mut rounds = 0;
     while rounds < JUDGEMENTS_MAX {
         let epoch = node.plugins.epoch().get();
-        match admit(&judge) {
+        let admission = match admit(&Judge { node, peer, is_shard: true }) {
+            Err(Refusal::SlowPolicy) => admitted_elsewhere(node, peer, admit.clone()).await,
+            admission => admission,
+        };
+        match admission {
             // What denied it may have changed already, for all that this member knows.
             Err(Refusal::Denied(denial)) if !is_newest => {
                 node.consensus.read_barrier().await?;
@@ -134,6 +143,17 @@ pub(super) async fn agreed(
         }
     }
     Err(refusal)
+}
+
+/// Asks policies that may take long on a thread that serves nobody.
+async fn admitted_elsewhere(
+    node: &Arc<Node>,
+    peer: SocketAddr,
+    admit: impl FnOnce(&Judge<'_>) -> Result<Admitted, Refusal> + Send + 'static,
+) -> Result<Admitted, Refusal> {
+    let node = Arc::clone(node);
+    let judged = tokio::task::spawn_blocking(move || admit(&Judge { node: &node, peer, is_shard: false }));
+    judged.await.map_err(|error| Refusal::Internal(format!("the request was not judged: {error}")))?
 }
 
 /// Waits for news of plugins.

@@ -73,7 +73,7 @@ pub(super) async fn small_here<T: Send + 'static>(
 }
 
 pub(crate) async fn put(node: Arc<Node>, request: PutRequest, peer: SocketAddr) -> Result<PutResponse, Refusal> {
-    let admit = |judge: &Judge<'_>| node.gate.put(request.clone(), |put| judge.ask_put(put));
+    let admit = move |judge: &Judge<'_>| judge.node.gate.put(request.clone(), |put| judge.ask_put(put));
     match judged::agreed(&node, peer, admit).await? {
         Reply::Put(mut response) => {
             node.complete(&mut response.header);
@@ -102,7 +102,7 @@ pub(crate) async fn txn(node: Arc<Node>, request: TxnRequest, peer: SocketAddr) 
         }
         small_here(&node, move |store, keys_max| apply::read_only_txn(store, &request, keys_max)).await?
     } else {
-        let admit = |judge: &Judge<'_>| node.gate.txn(request.clone(), |txn| judge.ask_txn(txn));
+        let admit = move |judge: &Judge<'_>| judge.node.gate.txn(request.clone(), |txn| judge.ask_txn(txn));
         match judged::agreed(&node, peer, admit).await? {
             Reply::Txn(response) => response,
             other => return Err(unexpected("a transaction", &other)),

@@ -30,11 +30,11 @@ pub(crate) async fn grant(
         // A positive number, as etcd chooses; every member then uses the same.
         request.id = rand::random::<i64>() & i64::MAX;
     }
-    let ask = |judge: &Judge<'_>, grant: &LeaseGrantRequest| {
+    let ask = move |judge: &Judge<'_>, grant: &LeaseGrantRequest| {
         let shown = LeaseGrantRequest { id: asked_id, ttl: grant.ttl };
         judge.ask_grant(&shown)
     };
-    let admit = |judge: &Judge<'_>| node.gate.lease_grant(request, |grant| ask(judge, grant));
+    let admit = move |judge: &Judge<'_>| judge.node.gate.lease_grant(request, |grant| ask(judge, grant));
     match judged::agreed(&node, peer, admit).await? {
         Reply::LeaseGrant(mut response) => {
             node.complete(&mut response.header);

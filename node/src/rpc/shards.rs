@@ -41,7 +41,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const LEADERLESS_LOOKS_MAX: u32 = 3;
 /// How often histogram samples are folded: samples that nobody scrapes must not pile up.
 const FOLD_INTERVAL: Duration = Duration::from_secs(5);
-/// Threads beside the shards for reads that take long.
+/// Threads beside each shard for reads and policies that take long.
 const BLOCKING_THREADS_MAX: usize = 4;
 
 /// What every call reaches.

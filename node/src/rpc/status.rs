@@ -193,6 +193,7 @@ fn fixed(refusal: &Refusal) -> Option<(Code, &'static str)> {
         Refusal::StalePolicy => {
             (Code::Unavailable, "kuorum: the policies changed while the request was judged; send it again")
         }
+        Refusal::SlowPolicy => (Code::Unavailable, "kuorum: policies that take long were not asked; send it again"),
         Refusal::StaleReads => {
             (Code::Unavailable, "kuorum: keys that policies read changed while the request was judged; send it again")
         }

@@ -135,3 +135,21 @@ fn a_member_looks_at_what_it_is_to_load() {
         assert_eq!(plugins.load(none).await.unwrap_err().code(), tonic::Code::FailedPrecondition);
     });
 }
+
+/// What can't be a plugin's name gets nowhere, whatever is asked about it, and is shown so that it harms no terminal.
+#[test]
+fn words_that_are_no_name_are_refused_in_one_line() {
+    block_on(async {
+        let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
+        let long = "n".repeat(100_000);
+        for name in ["a\nb", "\u{1b}[2J", "..", "", "Upper", long.as_str()] {
+            for command in ["off", "activate", "shadow", "rollback", "remove", "inspect", "tail"] {
+                let refused = ask(&cluster.members[0], &[command, name]);
+                let said = refused.refusal();
+                assert!(said.contains("is no name of a plugin"), "{command}: {said}");
+                assert!(said.len() < 400 && !said.contains(char::is_control), "{command}: {said:?}");
+            }
+        }
+        assert!(cluster.members[0].log().len() < 50_000, "names are written out");
+    });
+}

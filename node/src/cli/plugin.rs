@@ -35,7 +35,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(mistake) => {
-            eprintln!("kuorum plugin: {mistake}; see kuorum plugin --help");
+            output::say(&format!("kuorum plugin: {mistake}; see kuorum plugin --help"));
             return ExitCode::from(2);
         }
     };
@@ -43,7 +43,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("kuorum plugin {}: {error:#}", request.word);
+            output::say(&format!("kuorum plugin {}: {error:#}", request.word));
             ExitCode::FAILURE
         }
     }

@@ -24,6 +24,9 @@ pub(crate) fn component_of(module: &[u8], manifest: &str) -> Result<Vec<u8>, Str
     if Parser::is_component(module) {
         return Err("the file is a component already: what is wanted is the core module".to_owned());
     }
+    if !Parser::is_core_wasm(module) {
+        return Err("the file is no wasm module: it does not begin as one".to_owned());
+    }
     let mut component = compile::encoded_component(module)?;
     let name = manifest::SECTION.as_bytes();
     let mut section = Vec::with_capacity(manifest.len() + name.len() + 2);
@@ -190,6 +193,7 @@ mod tests {
         let component = component_of(&module(), MANIFEST).unwrap();
         let (manifest, kinds) = stated(&component).unwrap();
         assert_eq!((manifest.version.as_str(), kinds.as_slice()), ("2", &[Kind::Admission][..]));
+        assert!(component_of(b"#!/bin/sh", MANIFEST).unwrap_err().contains("is no wasm module"));
         assert!(component_of(&component, MANIFEST).unwrap_err().contains("is a component already"));
         assert!(stated(&Guest::new("built").file()).unwrap_err().contains("is a core module"));
         let without_rules = r#"{"name":"built","version":"2"}"#;

@@ -202,9 +202,12 @@ fn verdict(status: ExitStatus, output: Vec<u8>, errors: &[u8]) -> Result<Vec<u8>
     }
 }
 
-/// Several lines as one, cut at its bound.
+/// Several lines as one, without letters that a terminal would obey, cut at its bound.
 pub(super) fn one_line(text: &str) -> String {
     let mut line = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    if line.contains(char::is_control) {
+        line = line.replace(char::is_control, " ");
+    }
     let end = line.floor_char_boundary(line.len().min(1024));
     line.truncate(end);
     line

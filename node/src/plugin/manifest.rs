@@ -6,7 +6,7 @@ use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
 
 use super::compile::one_line;
-use super::limits::AskedLimits;
+use super::limits::{AskedLimits, Limits};
 
 pub(super) const SECTION: &str = "kuorum-manifest";
 
@@ -139,7 +139,8 @@ impl Manifest {
         if bytes.len() > MANIFEST_BYTES_MAX {
             return Err(format!("the manifest has {} bytes, {MANIFEST_BYTES_MAX} at most", bytes.len()));
         }
-        let manifest: Manifest = serde_json::from_slice(bytes).map_err(|error| format!("the manifest: {error}"))?;
+        let manifest: Manifest =
+            serde_json::from_slice(bytes).map_err(|error| format!("the manifest: {}", one_line(&error.to_string())))?;
         manifest.check().map_err(|problem| format!("the manifest: {problem}"))?;
         Ok(manifest)
     }
@@ -172,6 +173,7 @@ impl Manifest {
             return Err(format!("kv_read names {} prefixes, {PREFIXES_MAX} at most", self.kv_read.len()));
         }
         self.kv_read.iter().try_for_each(|prefix| check_prefix("kv_read", prefix))?;
+        Limits::resolve(&AskedLimits::default(), &self.limits)?;
         self.admission.as_ref().map_or(Ok(()), AdmissionManifest::check)
     }
 }
@@ -271,6 +273,10 @@ mod tests {
         refused(r#"{"name":"A","version":"1"}"#, "name \"A\" must be");
         refused(r#"{"name":"a","version":"1","kv_read":["hex:0"]}"#, "\"hex:0\" is no key");
         refused(r#"{"name":"a","version":"1","kv_read":["hex:+1"]}"#, "\"hex:+1\" is no key");
+        refused(
+            r#"{"name":"a","version":"1","limits":{"fuel":0}}"#,
+            "limits.fuel is 0, and must be from 1 to 5000000000",
+        );
         refused(r#"{"name":"a","version":"1","limits":{"fuel":-1}}"#, "invalid value: integer `-1`");
         let admission = |rest: &str| format!(r#"{{"name":"a","version":"1","admission":{{{rest}}}}}"#);
         refused(&admission(r#""match":[]"#), "admission.match has 0 rules");

@@ -93,6 +93,7 @@ pub(crate) async fn remove(
 }
 
 fn named(node: &Node, name: &str) -> Result<Plugin, Refusal> {
+    plugins::check_name(name)?;
     node.plugins.get(name).ok_or_else(|| Refused::NoPlugin(name.to_owned()).into())
 }
 
@@ -108,6 +109,7 @@ async fn propose(node: &Node, change: plugin_command::Change) -> Result<(Outcome
 /// Has an operator's change agreed on, and writes down who asked for it and what came of it.
 async fn audited(node: &Node, change: plugin_command::Change, peer: SocketAddr) -> Result<(Outcome, u64), Refusal> {
     let (what, name, asked) = told(&change);
+    plugins::check_name(&name)?;
     let outcome = propose(node, change).await;
     let peer = peer.to_string();
     match &outcome {

@@ -266,9 +266,9 @@ fn load(flags: &mut Flags) -> Result<Load, String> {
         kv_read.push(Key::parse(&prefix)?.0.into());
     }
     let limits = PluginLimits {
-        fuel: flags.number("fuel")?.unwrap_or(0),
-        memory_bytes: flags.number("memory-bytes")?.unwrap_or(0),
-        deadline_ms: flags.number("deadline-ms")?.unwrap_or(0),
+        fuel: flags.positive("fuel")?,
+        memory_bytes: flags.positive("memory-bytes")?,
+        deadline_ms: flags.positive("deadline-ms")?,
     };
     let signature = flags.take("signature")?.map(PathBuf::from);
     let wait = flags.seconds("wait")?.unwrap_or(DEFAULT_WAIT);
@@ -288,7 +288,7 @@ fn configuration(flags: &mut Flags) -> Result<Configuration, String> {
 }
 
 fn set_mode(flags: &mut Flags, mode: PluginMode) -> Result<SetMode, String> {
-    let revision = flags.number("revision")?.unwrap_or(0);
+    let revision = flags.positive("revision")?;
     // Nobody has to be ready for a plugin to be switched off.
     let change = if mode == PluginMode::Off { change_of(flags, false)? } else { change(flags)? };
     Ok(SetMode { mode, revision, change })
@@ -372,6 +372,14 @@ impl Flags {
     fn number(&mut self, name: &str) -> Result<Option<u64>, String> {
         let Some(text) = self.take(name)? else { return Ok(None) };
         text.parse().map(Some).map_err(|_| format!("--{name} is a number, not {text:?}"))
+    }
+
+    /// A number that is not 0; 0 stands for none.
+    fn positive(&mut self, name: &str) -> Result<u64, String> {
+        match self.number(name)? {
+            Some(0) => Err(format!("--{name} is 1 at least")),
+            number => Ok(number.unwrap_or(0)),
+        }
     }
 
     fn seconds(&mut self, name: &str) -> Result<Option<Duration>, String> {
@@ -479,6 +487,10 @@ mod tests {
         assert_eq!(mistake("off n --allow-missing-members"), "--allow-missing-members has no meaning here");
         assert_eq!(mistake("list --endpoints x"), "endpoint \"x\" is not host:port");
         assert_eq!(mistake("list --endpoints https://x:1"), "TLS is not available in this release");
+        for flag in ["activate n --revision", "load x --fuel", "load x --memory-bytes", "load x --deadline-ms"] {
+            let name = flag.split_once("--").unwrap().1;
+            assert_eq!(mistake(&format!("{flag} 0")), format!("--{name} is 1 at least"));
+        }
         assert_eq!(mistake("shadow n --revision one"), "--revision is a number, not \"one\"");
         assert_eq!(mistake("list --output"), "--output needs a value");
         assert!(mistake("load x --name n --kv-read hex:0").starts_with("\"hex:0\" is no key"));

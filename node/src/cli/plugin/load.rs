@@ -19,6 +19,7 @@ use super::arguments::{Configuration, Load, Output};
 use super::connection::{Connection, told};
 use super::output::{self, hex, key_text, member_label};
 use crate::plugin::{AskedLimits, Manifest};
+use crate::policy::plugins::{CONFIG_BYTES_MAX, Refused};
 
 /// Bytes of a message: as many as the member puts into one entry.
 const MESSAGE_BYTES: usize = 256 << 10;
@@ -28,7 +29,11 @@ pub(super) async fn load(connection: &mut Connection, output: Output, load: &Loa
     let component = read(&load.component)?;
     let (manifest, not_granted) = check(&component, load)?;
     if output == Output::Table && !not_granted.is_empty() {
-        eprintln!("{} asks to read what it is not granted (--kv-read): {}", manifest.name, not_granted.join(" "));
+        output::say(&format!(
+            "{} asks to read what it is not granted (--kv-read): {}",
+            manifest.name,
+            not_granted.join(" ")
+        ));
     }
     let config = load.config.text()?;
     let signature = match &load.signature {
@@ -82,13 +87,17 @@ pub(super) async fn load(connection: &mut Connection, output: Output, load: &Loa
 impl Configuration {
     /// As it is given to the plugin; empty when there is none.
     pub(super) fn text(&self) -> anyhow::Result<String> {
-        match self {
-            Configuration::None => Ok(String::new()),
-            Configuration::Text(text) => Ok(text.clone()),
+        let text = match self {
+            Configuration::None => String::new(),
+            Configuration::Text(text) => text.clone(),
             Configuration::File(path) => {
-                fs::read_to_string(path).with_context(|| format!("configuration {}", path.display()))
+                fs::read_to_string(path).with_context(|| format!("configuration {}", path.display()))?
             }
+        };
+        if text.len() > CONFIG_BYTES_MAX {
+            bail!(Refused::ConfigTooLarge);
         }
+        Ok(text)
     }
 }
 
@@ -169,7 +178,7 @@ fn tell(before: Option<&PluginLoadProgress>, now: &PluginLoadProgress) {
     for member in now.members.iter().filter(|member| member.acknowledged) {
         let told = before.is_some_and(|before| before.members.contains(member));
         if !told {
-            eprintln!("  {} {}", label(member), state(member));
+            output::say(&format!("  {} {}", label(member), state(member)));
         }
     }
 }

@@ -11,6 +11,16 @@ use serde_json::{Value, json};
 /// Columns stand this far apart.
 const GAP: usize = 2;
 
+/// What others wrote, fit for a line of a terminal: without the letters that end the line or move what follows.
+fn fit(text: &str) -> String {
+    text.replace(char::is_control, " ")
+}
+
+/// A line on standard error.
+pub(super) fn say(text: &str) {
+    eprintln!("{}", fit(text));
+}
+
 pub(super) fn line(text: &str) {
     // A reader that has closed the pipe has seen enough.
     try_line(text).ok();
@@ -20,7 +30,7 @@ pub(super) fn line(text: &str) {
 /// When nobody reads any more.
 pub(super) fn try_line(text: &str) -> io::Result<()> {
     let mut out = io::stdout();
-    writeln!(out, "{text}")?;
+    writeln!(out, "{}", fit(text))?;
     out.flush()
 }
 

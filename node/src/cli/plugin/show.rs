@@ -83,7 +83,7 @@ fn describe(what: &str, revision: &PluginRevision, members: &[PluginMember], sta
     row("component", format!("{} ({} bytes)", short(&revision.sha256), revision.component_bytes));
     row("identity", short(&revision.identity));
     row("signature", if revision.signature.is_empty() { "none".to_owned() } else { short(&revision.signature) });
-    row("configuration", revision.config.clone());
+    row("configuration", revision.config.lines().map(str::trim).collect());
     row("may read", output::keys(&revision.kv_read).join(" "));
     if let Some(standing) = standing.filter(|standing| !standing.kv_read_asked.is_empty()) {
         row("asks to read", output::keys(&standing.kv_read_asked).join(" "));

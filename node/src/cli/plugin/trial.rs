@@ -85,7 +85,7 @@ fn revision(manifest: &Manifest, component: Bytes, config: String) -> Revision {
 fn refuse_config(problems: &[FieldProblem]) -> bool {
     for FieldProblem { path, message } in problems {
         let place = if path.is_empty() { "." } else { path };
-        eprintln!("kuorum plugin test: the plugin does not take its configuration: {place}: {message}");
+        output::say(&format!("kuorum plugin test: the plugin does not take its configuration: {place}: {message}"));
     }
     false
 }
@@ -289,7 +289,7 @@ fn report(output: Output, manifest: &Manifest, kinds: &[Kind], asked: &[Asked]) 
         Output::Table => {
             show(manifest, kinds, asked, passed);
             for problem in &problems {
-                eprintln!("kuorum plugin test: {problem}");
+                output::say(&format!("kuorum plugin test: {problem}"));
             }
         }
     }

@@ -41,14 +41,20 @@ pub(crate) enum Outcome {
     },
 }
 
+/// Whether a plugin can be called so.
+pub(crate) fn check_name(name: &str) -> Result<(), Refused> {
+    let begins = name.starts_with(|letter: char| letter.is_ascii_lowercase());
+    let allowed = |letter: u8| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == b'-';
+    if begins && name.len() <= NAME_BYTES_MAX && name.bytes().all(allowed) {
+        return Ok(());
+    }
+    // Cut, since it is shown.
+    Err(Refused::BadName(name.chars().take(NAME_BYTES_MAX + 1).collect()))
+}
+
 /// What can be said of a load without knowing what it meets.
 pub(crate) fn check_load(load: &PluginLoad) -> Result<(), Refused> {
-    let begins = load.name.starts_with(|letter: char| letter.is_ascii_lowercase());
-    let allowed = |letter: u8| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == b'-';
-    if !begins || load.name.len() > NAME_BYTES_MAX || !load.name.bytes().all(allowed) {
-        // Cut, since it is shown.
-        return Err(Refused::BadName(load.name.chars().take(NAME_BYTES_MAX + 1).collect()));
-    }
+    check_name(&load.name)?;
     if load.sha256.len() != SHA256_BYTES {
         return Err(Refused::BadHash);
     }
@@ -280,6 +286,7 @@ impl State {
 
     /// A copy to change, so that what is refused half way leaves nothing.
     fn plugin(&self, name: &str) -> Result<Plugin, Refused> {
+        check_name(name)?;
         self.plugins.get(name).cloned().ok_or_else(|| Refused::NoPlugin(name.to_owned()))
     }
 

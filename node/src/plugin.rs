@@ -188,8 +188,7 @@ impl Host {
         let runtime = Runtime::start().map_err(|error| format!("the engine of plugins does not start: {error:#}"))?;
         let took = runtime.self_test().map_err(|problem| format!("the engine of plugins is not safe: {problem}"))?;
         crate::debug!("an endless loop was stopped in time", took = took);
-        let cache = Cache::open(cache_dir, engine::fingerprint(runtime.engine()))
-            .map_err(|error| format!("{}: {error}", cache_dir.display()))?;
+        let cache = Cache::open(cache_dir, engine::fingerprint(runtime.engine()));
         let mut linker = Linker::new(runtime.engine());
         bindings::AnyPlugin::add_to_linker::<State, HasSelf<State>>(&mut linker, |state| state)
             .map_err(|error| format!("the calls of plugins can't be linked: {error:#}"))?;

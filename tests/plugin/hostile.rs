@@ -1,9 +1,12 @@
 //! Plugins that break, or never were any: each gets its error or does what its manifest says of failures, in bounded time,
 //! and the member serves on.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use kuorum_proto::etcdserverpb as pb;
 use kuorum_proto::kuorum::v1::PluginLoadRequest;
 use kuorum_proto::kuorum::v1::plugins_client::PluginsClient;
 use kuorum_tests::clock::Deadline;
@@ -89,7 +92,7 @@ fn a_plugin_that_goes_on_breaking_is_left_alone_for_a_while() {
         let metrics = crate::metrics(&cluster.members[0]);
         assert!(metrics.contains("plugin_quarantined{plugin=\"probe\"} 1"), "{metrics}");
 
-        let deadline = Deadline::after(BOUND);
+        let deadline = Deadline::after(3 * BOUND);
         while put(&cluster, 0, "/good/k", "v").await.is_err() {
             assert!(!deadline.has_passed(), "it is never asked again");
             tokio::time::sleep(Duration::from_millis(200)).await;
@@ -225,22 +228,77 @@ fn a_damaged_cache_is_made_again() {
     });
 }
 
+/// The process that compiles for this member, if there is one.
+fn compiler_of(member: u32) -> Option<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{member}/task")).ok()?;
+    let children = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok());
+    children.flat_map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).find(|child| {
+        std::fs::read_to_string(format!("/proc/{child}/cmdline")).is_ok_and(|line| line.contains("plugin-compile"))
+    })
+}
+
+/// Kills processes that compile for this member, as a system does that lacks memory, until enough of them are dead.
+fn kill_compilers(
+    member: u32,
+    mut is_enough: impl FnMut(usize) -> bool + Send + 'static,
+) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        let deadline = Deadline::after(2 * BOUND);
+        let mut killed = 0;
+        while !is_enough(killed) {
+            if let Some(compiler) = compiler_of(member) {
+                // It may have ended just now.
+                let status = std::process::Command::new("kill").args(["-KILL", &compiler]).status();
+                killed += usize::from(status.is_ok_and(|status| status.success()));
+            }
+            assert!(!deadline.has_passed(), "{killed} compilers were seen");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    })
+}
+
 /// What fails for a reason of the member's own is tried again, and nobody has to load it anew.
 #[test]
 fn a_member_that_could_not_prepare_a_plugin_tries_again() {
     block_on(async {
-        let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
-        let cache = cluster.members[0].data_dir().join("member/plugins");
-        std::fs::write(&cache, "in the way of a directory").unwrap();
-        let words = ["--name", "probe", "--config-json", "{\"value_bytes_max\":0}"];
-        let refused = load(&cluster, 0, &golden_path("probe"), &words);
-        assert!(refused.refusal().contains("member/plugins"), "{refused:?}");
-        let refused = ask(&cluster.members[0], &["activate", "probe"]);
-        assert!(refused.refusal().contains("is not ready on every voter"), "{refused:?}");
-        std::fs::remove_file(&cache).unwrap();
+        let mut cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
+        // Open, so that a member which took its own trouble for the plugin's would let everything pass.
+        let file = written(&cluster, "probe", &PluginFile::golden("probe").with_manifest(&manifest("open")));
+        let killing = kill_compilers(cluster.members[0].id(), |killed| killed > 0);
+        let refused = load(&cluster, 0, &file, &["--name", "probe", "--config-json", "{\"value_bytes_max\":0}"]);
+        killing.join().unwrap();
+        assert!(refused.refusal().contains("the compiler was killed"), "{refused:?}");
         prepared(&cluster, 0, ("probe", "candidate"), 1).await;
         ask(&cluster.members[0], &["activate", "probe"]).json();
+
+        restart_uncompiled(&mut cluster);
+        let killing = kill_compilers(cluster.members[0].id(), |killed| killed > 0);
+        cluster.members[0].ready().await;
         let refused = put(&cluster, 0, "/k", "v").await.unwrap_err();
+        killing.join().unwrap();
         assert_eq!(refused.message(), "the value is too long");
+
+        // It can't for longer than a request waits: what is open passes then, and the member says how it is.
+        restart_uncompiled(&mut cluster);
+        let done = Arc::new(AtomicBool::new(false));
+        let is_done = Arc::clone(&done);
+        let killing = kill_compilers(cluster.members[0].id(), move |_| is_done.load(Ordering::Relaxed));
+        cluster.members[0].ready().await;
+        put(&cluster, 0, "/k", "v").await.unwrap();
+        let status = cluster.client(0).maintenance.status(pb::StatusRequest {}).await.unwrap().into_inner();
+        assert_eq!(status.errors, ["plugin probe is not ready on this member"]);
+        done.store(true, Ordering::Relaxed);
+        killing.join().unwrap();
+        let deadline = Deadline::after(3 * BOUND);
+        while put(&cluster, 0, "/k", "v").await.is_ok() {
+            assert!(!deadline.has_passed(), "it is not asked again");
+        }
     });
+}
+
+/// Starts the only member again, without the code that it had compiled.
+fn restart_uncompiled(cluster: &mut Cluster) {
+    cluster.members[0].kill();
+    std::fs::remove_dir_all(cluster.members[0].data_dir().join("member/plugins")).unwrap();
+    cluster.members[0].start();
 }

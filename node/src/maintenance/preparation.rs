@@ -196,7 +196,12 @@ impl Preparation {
             }
         };
         self.outcomes.insert(revision.identity.clone(), outcome);
-        let prepared = prepared.map_err(|trouble| trouble.text);
+        let prepared = match prepared {
+            Ok(prepared) => Ok(prepared),
+            // For those who ask it is not ready yet.
+            Err(Trouble { may_pass: true, .. }) => return,
+            Err(Trouble { text, .. }) => Err(text),
+        };
         self.parts.roster.set_outcome(&self.parts.registry, &revision.identity, prepared);
         (self.parts.readied)();
     }

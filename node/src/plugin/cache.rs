@@ -44,16 +44,24 @@ pub(super) enum Lookup {
 }
 
 impl Cache {
-    /// Makes the directory, and clears away what a crash left half written.
-    pub(super) fn open(dir: &Path, fingerprint: [u8; 32]) -> io::Result<Cache> {
-        fs::create_dir_all(dir)?;
-        for entry in fs::read_dir(dir)? {
+    /// Clears away what a crash left half written. Where the directory can't be used nothing is kept, until it can.
+    pub(super) fn open(dir: &Path, fingerprint: [u8; 32]) -> Cache {
+        let cache = Cache { dir: dir.to_owned(), fingerprint };
+        if let Err(error) = cache.clear() {
+            crate::warn!("compiled code may not be kept", path = dir.to_owned(), error = error.to_string());
+        }
+        cache
+    }
+
+    fn clear(&self) -> io::Result<()> {
+        fs::create_dir_all(&self.dir)?;
+        for entry in fs::read_dir(&self.dir)? {
             let path = entry?.path();
             if has_ending(&path, HALF_WRITTEN) {
                 fs::remove_file(path)?;
             }
         }
-        Ok(Cache { dir: dir.to_owned(), fingerprint })
+        Ok(())
     }
 
     fn path(&self, file: &[u8]) -> PathBuf {
@@ -85,6 +93,7 @@ impl Cache {
     pub(super) fn put(&self, file: &[u8], code: &[u8]) -> io::Result<()> {
         let path = self.path(file);
         let half = path.with_extension(HALF_WRITTEN);
+        fs::create_dir_all(&self.dir)?;
         let mut bytes = Vec::with_capacity(MAGIC.len() + SUM_BYTES + code.len());
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&Sha256::digest(code));
@@ -142,7 +151,7 @@ mod tests {
     use super::*;
 
     fn cache(dir: &Path) -> Cache {
-        Cache::open(dir, [1; 32]).unwrap()
+        Cache::open(dir, [1; 32])
     }
 
     #[test]
@@ -152,7 +161,7 @@ mod tests {
         cache.put(b"file", b"code").unwrap();
         assert_eq!(cache.get(b"file").unwrap(), Lookup::Found(b"code".to_vec()));
         assert_eq!(cache.get(b"other").unwrap(), Lookup::Missing);
-        let other_engine = Cache::open(dir.path(), [2; 32]).unwrap();
+        let other_engine = Cache::open(dir.path(), [2; 32]);
         assert_eq!(other_engine.get(b"file").unwrap(), Lookup::Missing);
     }
 
@@ -199,6 +208,19 @@ mod tests {
         }
         assert_ne!(cache.get(&0_usize.to_be_bytes()).unwrap(), Lookup::Missing);
         assert_eq!(cache.get(&1_usize.to_be_bytes()).unwrap(), Lookup::Missing);
+    }
+
+    #[test]
+    fn a_directory_that_can_not_be_used_costs_time_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("plugins");
+        fs::write(&path, "in the way").unwrap();
+        let cache = cache(&path);
+        cache.put(b"file", b"code").unwrap_err();
+        cache.get(b"file").unwrap_err();
+        fs::remove_file(&path).unwrap();
+        cache.put(b"file", b"code").unwrap();
+        assert_eq!(cache.get(b"file").unwrap(), Lookup::Found(b"code".to_vec()));
     }
 
     #[test]

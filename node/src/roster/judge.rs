@@ -27,6 +27,8 @@ pub(crate) struct Asker<'a> {
     pub(crate) space: Space,
     /// Where to tell what they say.
     pub(crate) tail: &'a Tail,
+    /// Whether the request has waited for plugins that are being prepared, and does so no longer.
+    pub(crate) has_waited: bool,
 }
 
 /// What the puts of a request leave as it is: values and leases of keys that plugins are shown as if they were written
@@ -158,7 +160,7 @@ impl Table {
         let mut read_set = kept.read_set();
         let mut verdict = Ok(());
         for asked in concerned(Weight::Enforced) {
-            verdict = enforce(asked, &question, asker.tail, &mut read_set);
+            verdict = enforce(asked, &question, asker, &mut read_set);
             if verdict.is_err() {
                 break;
             }
@@ -170,12 +172,17 @@ impl Table {
     }
 }
 
-fn enforce(asked: &Asked, question: &Question<'_>, tail: &Tail, read_set: &mut ReadSet) -> Result<(), Refusal> {
+fn enforce(asked: &Asked, question: &Question<'_>, asker: &Asker<'_>, read_set: &mut ReadSet) -> Result<(), Refusal> {
+    let tail = asker.tail;
     let prepared = match asked.standing() {
         Standing::Ready(prepared) => prepared,
         Standing::Failed(failure) => {
             tail.unjudged(asked, question, asked.fails_open(), failure);
             return if asked.fails_open() { Ok(()) } else { Err(unjudged(asked, Some(failure.to_owned()))) };
+        }
+        Standing::Preparing if asker.has_waited && asked.fails_open() => {
+            tail.unjudged(asked, question, true, "it is not ready on this member yet");
+            return Ok(());
         }
         Standing::Preparing => return Err(unjudged(asked, None)),
     };

@@ -16,9 +16,18 @@ impl Roster {
 
     /// The names of plugins that are in force and not asked on this member, for their failures.
     pub(crate) fn quarantined(&self) -> Vec<String> {
+        self.names_of(Asked::is_quarantined)
+    }
+
+    /// The names of plugins that are in force and that this member can't ask yet, or at all.
+    pub(crate) fn unready(&self) -> Vec<String> {
+        self.names_of(|asked| !matches!(asked.standing(), Standing::Ready(_)))
+    }
+
+    fn names_of(&self, is_meant: impl Fn(&Asked) -> bool) -> Vec<String> {
         let table = self.table();
-        let resting = table.admission().iter().chain(table.compaction()).filter(|asked| asked.is_quarantined());
-        let mut names: Vec<String> = resting.map(|asked| asked.name.clone()).collect();
+        let meant = table.admission().iter().chain(table.compaction()).filter(|asked| is_meant(asked));
+        let mut names: Vec<String> = meant.map(|asked| asked.name.clone()).collect();
         names.sort();
         names.dedup();
         names

@@ -34,6 +34,8 @@ pub(super) struct Judge<'a> {
     peer: SocketAddr,
     /// Whether others wait for the thread that asks.
     is_shard: bool,
+    /// Whether the request has waited for plugins, and does so no longer.
+    has_waited: bool,
 }
 
 impl Judge<'_> {
@@ -83,7 +85,8 @@ impl Judge<'_> {
         let (db_bytes, quota_bytes) = self.node.gate.space();
         let ctx = roster::context(&store, &raft, self.node.facts.member_id, &self.node.plugins, rand::random());
         let space = Space { db_bytes, in_use_bytes: store.in_use_bytes().min(db_bytes), quota_bytes };
-        table.judge(&Asker { ctx, peer: &peer, space, tail: self.node.roster.tail() }, ops, kept, conditional)
+        let tail = self.node.roster.tail();
+        table.judge(&Asker { ctx, peer: &peer, space, tail, has_waited: self.has_waited }, ops, kept, conditional)
     }
 
     /// Whether plugins may have something to say at all.
@@ -99,13 +102,13 @@ pub(super) async fn agreed(
     admit: impl Fn(&Judge<'_>) -> Result<Admitted, Refusal> + Clone + Send + 'static,
 ) -> Answer {
     let give_up = Instant::now() + node.patience;
-    let mut is_newest = false;
+    let (mut is_newest, mut has_waited) = (false, false);
     let mut refusal = Refusal::StalePolicy;
     let mut rounds = 0;
     while rounds < JUDGEMENTS_MAX {
         let epoch = node.plugins.epoch().get();
-        let admission = match admit(&Judge { node, peer, is_shard: true }) {
-            Err(Refusal::SlowPolicy) => admitted_elsewhere(node, peer, admit.clone()).await,
+        let admission = match admit(&Judge { node, peer, is_shard: true, has_waited }) {
+            Err(Refusal::SlowPolicy) => admitted_elsewhere(node, peer, has_waited, admit.clone()).await,
             admission => admission,
         };
         match admission {
@@ -118,8 +121,12 @@ pub(super) async fn agreed(
                 is_newest = true;
                 rounds += 1;
             }
-            Err(Refusal::Unjudged(unjudged)) if unjudged.failure.is_none() && Instant::now() < give_up => {
-                ready(node).await?;
+            Err(Refusal::Unjudged(unjudged)) if unjudged.failure.is_none() && !has_waited => {
+                if Instant::now() < give_up {
+                    ready(node).await?;
+                } else {
+                    has_waited = true;
+                }
             }
             admission => {
                 let command = node.admitted(admission).await?;
@@ -149,10 +156,11 @@ pub(super) async fn agreed(
 async fn admitted_elsewhere(
     node: &Arc<Node>,
     peer: SocketAddr,
+    has_waited: bool,
     admit: impl FnOnce(&Judge<'_>) -> Result<Admitted, Refusal> + Send + 'static,
 ) -> Result<Admitted, Refusal> {
     let node = Arc::clone(node);
-    let judged = tokio::task::spawn_blocking(move || admit(&Judge { node: &node, peer, is_shard: false }));
+    let judged = tokio::task::spawn_blocking(move || admit(&Judge { node: &node, peer, is_shard: false, has_waited }));
     judged.await.map_err(|error| Refusal::Internal(format!("the request was not judged: {error}")))?
 }
 

@@ -27,6 +27,8 @@ pub(crate) async fn status(node: Arc<Node>, _request: StatusRequest) -> Result<S
     errors.extend(node.alarms.list(AlarmType::None.into()).iter().map(alarm_text));
     // etcd's clients know no alarm for this, and print what stands here.
     errors.extend(node.roster.quarantined().into_iter().map(|plugin| format!("plugin {plugin} is quarantined")));
+    errors
+        .extend(node.roster.unready().into_iter().map(|plugin| format!("plugin {plugin} is not ready on this member")));
     Ok(StatusResponse {
         header: Some(node.header()),
         version: ETCD_VERSION.to_owned(),

@@ -32,7 +32,7 @@ pub(super) async fn list(connection: &mut Connection, output: Output) -> anyhow:
     Ok(true)
 }
 
-/// The health is that of the revision which is asked first, on the member that answered.
+/// The health is that of the revision which is asked first, on the member that answered; and on how many it has failed.
 fn row(plugin: &Plugin, standings: &[PluginStanding]) -> Vec<String> {
     let with_mode = |revision: &Option<PluginRevision>| {
         let shown = revision.as_ref().map(|revision| format!("{} {}", revision.number, mode_text(revision.mode())));
@@ -41,7 +41,11 @@ fn row(plugin: &Plugin, standings: &[PluginStanding]) -> Vec<String> {
     let previous = plugin.previous.as_ref().map_or_else(|| "-".to_owned(), |revision| revision.number.to_string());
     let shown = plugin.current.as_ref().or(plugin.candidate.as_ref());
     let standing = shown.and_then(|revision| output::standing_of(standings, &plugin.name, revision.number));
-    let health = standing.map_or("-", |standing| output::health_text(standing.health())).to_owned();
+    let mut health = standing.map_or("-", |standing| output::health_text(standing.health())).to_owned();
+    let failed = shown.map_or(0, |revision| revision.acks.iter().filter(|ack| !ack.failure.is_empty()).count());
+    if failed > 0 {
+        health.push_str(&format!(", failed on {failed}"));
+    }
     vec![plugin.name.clone(), with_mode(&plugin.current), with_mode(&plugin.candidate), previous, health]
 }
 

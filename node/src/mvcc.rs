@@ -44,7 +44,7 @@ pub(crate) use current::CurrentStore;
 pub(crate) use export::{Export, import};
 pub(crate) use history::HistoryLimit;
 pub(crate) use startup::open;
-pub(crate) use store::{KvHash, Store};
+pub(crate) use store::{KvHash, Sizes, Store};
 pub(crate) use write_txn::WriteTxn;
 pub(crate) use writer::{Committed, Writer};
 

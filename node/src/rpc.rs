@@ -49,7 +49,7 @@ use crate::config::Config;
 use crate::consensus;
 use crate::lease::Leases;
 use crate::maintenance::Upkeep;
-use crate::mvcc::{CurrentStore, ReadError};
+use crate::mvcc::{CurrentStore, ReadError, Sizes};
 use crate::policy::plugins::{Registry, TrustedKeys};
 use crate::refusal::Refusal;
 use crate::roster::Roster;
@@ -96,6 +96,11 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    /// Of the store, with all that is in it.
+    pub(crate) fn sizes(&self) -> Sizes {
+        self.store.get().sizes().and(self.plugins.pieces_bytes())
+    }
+
     /// A header at the current revision.
     fn header(&self) -> ResponseHeader {
         self.facts.header(self.store.get().revision().0)

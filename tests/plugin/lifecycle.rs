@@ -98,6 +98,27 @@ fn what_can_not_be_prepared_is_not_put_in_force() {
 }
 
 /// Without a member a revision can be put in force only by whoever says so.
+/// Otherwise a policy that defragments what is not in use would do so for ever.
+#[test]
+fn components_are_in_use_as_long_as_they_are_kept() {
+    block_on(async {
+        let mut cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
+        let all_is_used = async |cluster: &Cluster| {
+            let status = cluster.client(0).maintenance.status(pb::StatusRequest {}).await.unwrap().into_inner();
+            status.db_size_in_use == status.db_size
+        };
+        load(&cluster, 0, &component(&cluster, "large", 3 << 20), &[]).json();
+        cluster.client(0).maintenance.defragment(pb::DefragmentRequest {}).await.unwrap();
+        assert!(all_is_used(&cluster).await);
+        cluster.members[0].kill();
+        cluster.members[0].start();
+        cluster.members[0].ready().await;
+        assert!(all_is_used(&cluster).await);
+        ask(&cluster.members[0], &["remove", "guard"]).json();
+        assert!(!all_is_used(&cluster).await);
+    });
+}
+
 #[test]
 fn a_member_that_is_down_is_missed() {
     block_on(async {

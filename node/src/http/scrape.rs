@@ -40,7 +40,7 @@ fn sample(node: &Node) {
     server.proposals_committed.set(raft.committed as f64);
     server.proposals_applied.set(raft.applied as f64);
     let mvcc = &metrics.mvcc;
-    let sizes = node.store.get().sizes();
+    let sizes = node.sizes();
     mvcc.db_bytes.set(sizes.allocated_bytes as f64);
     mvcc.db_in_use_bytes.set(sizes.allocated_in_use_bytes() as f64);
     mvcc.keys.set(node.store.get().key_count() as f64);

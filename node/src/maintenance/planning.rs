@@ -268,7 +268,7 @@ impl Planning {
 
     fn ask(&self, prepared: &Prepared, question: &Question) -> Result<Planned, Failure> {
         let store = self.parts.store.get();
-        let sizes = store.sizes();
+        let sizes = store.sizes().and(self.parts.registry.pieces_bytes());
         let recent = &metrics::get().recent;
         let (_, quota_bytes) = self.parts.gate.space();
         let live_keys = store.key_count();

@@ -29,7 +29,7 @@ use crate::mvcc::{MvccOptions, ReadError};
 use crate::storage::{Space, Storage, StorageError, View};
 
 /// What the rows of the `sys` space take, whatever the history: a few hundred bytes, in one block. Components of plugins are
-/// not counted: they have a bound of their own.
+/// counted by whoever knows them.
 const FIXED_ROWS_BYTES: u64 = 4_096;
 /// Keys taken from the index in one go, under its lock: about half a millisecond. Larger reads scan the engine instead,
 /// without a lock.
@@ -74,11 +74,16 @@ pub(super) struct Published {
 pub(crate) struct Sizes {
     /// Allocated for rows, needed or not.
     pub(crate) allocated_bytes: u64,
-    /// Of rows still needed, before they are compressed.
+    /// Of rows still needed, before they are compressed: those of keys, and of what else [`Sizes::and`] adds.
     pub(crate) in_use_bytes: u64,
 }
 
 impl Sizes {
+    /// With rows that are no keys and that their owner counts.
+    pub(crate) fn and(self, in_use_bytes: u64) -> Sizes {
+        Sizes { in_use_bytes: self.in_use_bytes + in_use_bytes, ..self }
+    }
+
     /// What of the allocated bytes is needed, for clients: they take it for a part of them.
     pub(crate) fn allocated_in_use_bytes(&self) -> u64 {
         self.in_use_bytes.min(self.allocated_bytes)

@@ -20,6 +20,7 @@ mod refused;
 mod signature;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -124,6 +125,11 @@ impl State {
         self.revisions().filter(|(_, revision)| revision.mode() != PluginMode::Off)
     }
 
+    fn pieces_bytes(&self) -> u64 {
+        let of = |component: &PluginComponent| component.bytes.min(u64::from(component.chunks) * CHUNK_BYTES as u64);
+        self.components.iter().map(of).sum()
+    }
+
     /// The bytes of a component, if all of it is there.
     fn component_bytes(&self, sha256: &[u8]) -> Option<u64> {
         let whole = |component: &&PluginComponent| component.sha256 == sha256 && is_whole(component);
@@ -153,6 +159,8 @@ pub(crate) struct Registry {
     epoch: Epoch,
     timeline: Timeline,
     state: Arc<RwLock<State>>,
+    /// What the pieces of components take in the store, for those who look without waiting for a change.
+    pieces_bytes: Arc<AtomicU64>,
     /// Called with what is in force whenever that may have changed, before anybody can see it.
     observer: Arc<OnceLock<Observer>>,
 }
@@ -168,6 +176,11 @@ impl Registry {
     /// Which revision there was when, for policies that think in times.
     pub(crate) fn timeline(&self) -> &Timeline {
         &self.timeline
+    }
+
+    /// Bytes of components in the store, those of unfinished uploads too.
+    pub(crate) fn pieces_bytes(&self) -> u64 {
+        self.pieces_bytes.load(Ordering::Relaxed)
     }
 
     /// Every plugin, by name.
@@ -221,6 +234,7 @@ impl Registry {
     pub(crate) fn change(&self, command: &PluginCommand, members: &[Member]) -> Result<Changed, Refused> {
         let mut state = self.state.write();
         let changed = state.change(command, self.epoch.get(), members)?;
+        self.pieces_bytes.store(state.pieces_bytes(), Ordering::Relaxed);
         if changed.concerns_revisions {
             self.tell_of(&state);
         }
@@ -231,6 +245,7 @@ impl Registry {
     pub(crate) fn replace(&self, state: State) {
         let mut kept = self.state.write();
         *kept = state;
+        self.pieces_bytes.store(kept.pieces_bytes(), Ordering::Relaxed);
         self.tell_of(&kept);
     }
 }

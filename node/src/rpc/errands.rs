@@ -115,7 +115,7 @@ async fn ask<Q: Message, A: Message + Default>(
 }
 
 pub(super) async fn space_here(node: &Node, _: &SpaceRequest) -> Result<SpaceResponse, Refusal> {
-    let sizes = node.store.get().sizes();
+    let sizes = node.sizes();
     Ok(SpaceResponse {
         db_bytes: sizes.allocated_bytes,
         in_use_bytes: sizes.allocated_in_use_bytes(),

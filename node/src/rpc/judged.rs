@@ -84,7 +84,8 @@ impl Judge<'_> {
         let (store, raft) = (self.node.store.get(), self.node.consensus.status());
         let (db_bytes, quota_bytes) = self.node.gate.space();
         let ctx = roster::context(&store, &raft, self.node.facts.member_id, &self.node.plugins, rand::random());
-        let space = Space { db_bytes, in_use_bytes: store.in_use_bytes().min(db_bytes), quota_bytes };
+        let in_use_bytes = (store.in_use_bytes() + self.node.plugins.pieces_bytes()).min(db_bytes);
+        let space = Space { db_bytes, in_use_bytes, quota_bytes };
         let tail = self.node.roster.tail();
         table.judge(&Asker { ctx, peer: &peer, space, tail, has_waited: self.has_waited }, ops, kept, conditional)
     }

@@ -19,7 +19,7 @@ use crate::refusal::Refusal;
 /// This member as it is now. Not linearizable: it must be answered when nothing else is.
 pub(crate) async fn status(node: Arc<Node>, _request: StatusRequest) -> Result<StatusResponse, Refusal> {
     let raft = node.consensus.status();
-    let sizes = node.store.get().sizes();
+    let sizes = node.sizes();
     let mut errors = Vec::new();
     if raft.leader.is_none() {
         errors.push(status::text(&Refusal::NoLeader).into_owned());

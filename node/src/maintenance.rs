@@ -12,6 +12,9 @@ pub(crate) mod disk;
 pub(crate) mod planning;
 pub(crate) mod preparation;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crossbeam_channel::{Receiver, Sender};
 use tokio::sync::{oneshot, watch};
 
@@ -28,7 +31,23 @@ pub(crate) const COMPACTIONS_MAX: usize = 1_024;
 /// What the disk thread is asked to do on behalf of a client.
 pub(crate) enum Job {
     /// Rewrite the store without what is dead in it; answers once done.
-    Defragment(oneshot::Sender<Result<(), Refusal>>),
+    Defragment(oneshot::Sender<Result<(), Refusal>>, Defragmenting),
+}
+
+/// Held as long as a defragmentation waits or is under way, be there anybody who waits for it or not.
+pub(crate) struct Defragmenting(Arc<AtomicUsize>);
+
+impl Defragmenting {
+    fn begin(count: &Arc<AtomicUsize>) -> Defragmenting {
+        count.fetch_add(1, Ordering::Relaxed);
+        Defragmenting(Arc::clone(count))
+    }
+}
+
+impl Drop for Defragmenting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// How handlers reach the upkeep. Cheap to clone.
@@ -37,6 +56,8 @@ pub(crate) struct Upkeep {
     jobs: Sender<Job>,
     /// The revision up to which compactions have been carried out on disk.
     compacted: watch::Receiver<i64>,
+    /// How many defragmentations wait or are under way.
+    defragmenting: Arc<AtomicUsize>,
 }
 
 impl Upkeep {
@@ -44,7 +65,7 @@ impl Upkeep {
     pub(crate) fn with_queue() -> (Upkeep, Receiver<Job>, watch::Sender<i64>) {
         let (jobs, queue) = crossbeam_channel::bounded(JOBS_MAX);
         let (tell, compacted) = watch::channel(0);
-        (Upkeep { jobs, compacted }, queue, tell)
+        (Upkeep { jobs, compacted, defragmenting: Arc::default() }, queue, tell)
     }
 
     /// Defragments the store while it serves.
@@ -53,8 +74,14 @@ impl Upkeep {
     /// `TooManyRequests` when [`JOBS_MAX`] wait already; what the store says when it fails.
     pub(crate) async fn defragment(&self) -> Result<(), Refusal> {
         let (done, answer) = oneshot::channel();
-        self.jobs.try_send(Job::Defragment(done)).map_err(|_| Refusal::TooManyRequests)?;
+        let job = Job::Defragment(done, Defragmenting::begin(&self.defragmenting));
+        self.jobs.try_send(job).map_err(|_| Refusal::TooManyRequests)?;
         answer.await.map_err(|_| Refusal::Stopped)?
+    }
+
+    /// Whether a defragmentation waits or is under way.
+    pub(crate) fn is_defragmenting(&self) -> bool {
+        self.defragmenting.load(Ordering::Relaxed) > 0
     }
 
     /// The revision up to which compactions have been carried out on disk.

@@ -54,6 +54,8 @@ struct Made {
     /// What it wants to be asked about. `None` until its file was looked at: then everything may concern it.
     scope: Option<Arc<Scope>>,
     outcome: Option<Result<Prepared, String>>,
+    /// Why there is no outcome yet, if something of this member's own is in the way.
+    hindrance: Option<Arc<str>>,
 }
 
 /// Whether a plugin's answer counts.
@@ -69,6 +71,8 @@ pub(crate) enum Standing<'a> {
     Ready(&'a Prepared),
     /// It could not be prepared; why.
     Failed(&'a str),
+    /// Something of this member's own keeps it from being prepared, which is tried again.
+    Hindered(&'a str),
     Preparing,
 }
 
@@ -85,7 +89,7 @@ impl Asked {
         match &self.made.outcome {
             Some(Ok(prepared)) => Standing::Ready(prepared),
             Some(Err(failure)) => Standing::Failed(failure),
-            None => Standing::Preparing,
+            None => self.made.hindrance.as_deref().map_or(Standing::Preparing, Standing::Hindered),
         }
     }
 
@@ -191,7 +195,16 @@ impl Roster {
 
     /// A revision is ready, or can't be.
     pub(crate) fn set_outcome(&self, registry: &Registry, identity: &Bytes, outcome: Result<Prepared, String>) {
-        self.0.made.lock().entry(identity.clone()).or_default().outcome = Some(outcome);
+        let mut made = self.0.made.lock();
+        let entry = made.entry(identity.clone()).or_default();
+        (entry.outcome, entry.hindrance) = (Some(outcome), None);
+        drop(made);
+        registry.tell();
+    }
+
+    /// A revision can't be made ready for now.
+    pub(crate) fn set_hindrance(&self, registry: &Registry, identity: &Bytes, hindrance: &str) {
+        self.0.made.lock().entry(identity.clone()).or_default().hindrance = Some(hindrance.into());
         registry.tell();
     }
 

@@ -179,9 +179,11 @@ fn members_are_defragmented_one_after_the_other_and_the_leader_last() {
         let tail = Tail::of(member, KEEPS);
         let plans = |what: &str| {
             let deadline = Deadline::after(DONE_WITHIN);
+            let mut last = serde_json::Value::Null;
             loop {
-                assert!(!deadline.has_passed(), "no plan to {what}");
+                assert!(!deadline.has_passed(), "no plan to {what}: {last}");
                 let Some(line) = tail.next_within(DONE_WITHIN) else { continue };
+                last = line.clone();
                 assert_eq!((&line["what"], &line["kind"]), (&"plan".into(), &"compaction".into()), "{line}");
                 if line["text"].as_str().unwrap().starts_with(&format!("compact nothing; {what}")) {
                     return line;

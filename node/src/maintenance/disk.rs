@@ -54,7 +54,7 @@ fn run(parts: &Parts) {
         select! {
             recv(parts.stop) -> _ => break,
             recv(parts.jobs) -> job => match job {
-                Ok(Job::Defragment(done)) => {
+                Ok(Job::Defragment(done, _defragmenting)) => {
                     // The client may have gone; the store is smaller all the same.
                     drop(done.send(defragment(parts)));
                 }

@@ -162,9 +162,14 @@ impl Planning {
     fn attend(&mut self, asked: &Arc<Asked>, status: &RaftStatus, question: &mut Option<Question>) {
         let prepared = match asked.standing() {
             Standing::Ready(prepared) => prepared,
-            Standing::Failed(failure) => return self.without(asked, failure),
-            // It is soon known what becomes of it.
-            Standing::Preparing => return,
+            Standing::Failed(failure) | Standing::Hindered(failure) => return self.fails(asked, failure),
+            // It is soon known what becomes of it. What stood in for one before it does not go on meanwhile.
+            Standing::Preparing => {
+                if asked.weight == Weight::Enforced {
+                    self.parts.stand_in.end();
+                }
+                return;
+            }
         };
         let key = key_of(asked);
         if self.due_ms.get(&key).is_some_and(|due_ms| self.now_ms() < *due_ms) {
@@ -180,6 +185,7 @@ impl Planning {
                 let why = failure.to_string();
                 self.parts.roster.tail().plan(asked, Err(&why));
                 self.without(asked, &why);
+                count_failed(asked);
                 match failure {
                     Failure::Transient { retry_ms, .. } => plan::next_call_ms(retry_ms),
                     _ => plan::RETRY_MS,
@@ -189,17 +195,19 @@ impl Planning {
         self.due_ms.insert(key, self.now_ms() + next_ms);
     }
 
-    /// There is no plan: where it would have decided, the native schedule does.
-    fn without(&mut self, asked: &Asked, why: &str) {
-        let is_news = self.say(&asked.name, why);
-        let plans = metrics::get().plans(&asked.name);
-        let outcomes = if asked.weight == Weight::Enforced { &plans.enforced } else { &plans.shadow };
-        if is_news {
-            outcomes.failed.increment(1);
+    /// It can't be asked.
+    fn fails(&mut self, asked: &Asked, why: &str) {
+        if self.without(asked, why) {
+            count_failed(asked);
         }
+    }
+
+    /// There is no plan: where it would have decided, the native schedule does. Returns whether that was news.
+    fn without(&mut self, asked: &Asked, why: &str) -> bool {
         if asked.weight == Weight::Enforced {
             self.parts.stand_in.begin(self.term);
         }
+        self.say(&asked.name, why)
     }
 
     fn answered(&mut self, asked: &Asked, prepared: &Prepared, question: &Question, planned: &Planned, term: u64) {
@@ -354,7 +362,8 @@ impl Planning {
         };
         let is_stopping = || self.parts.stop.try_recv() == Err(crossbeam_channel::TryRecvError::Disconnected);
         let goes_on = || leads() && !is_stopping();
-        let (done, failed) = defragment_round(&*self.parts.neighbours, &round.members, goes_on);
+        let all = question.members.iter().map(|space| MemberId(space.member)).collect();
+        let (done, failed) = defragment_round(&*self.parts.neighbours, all, &round.members, goes_on);
         if done + failed > 0 {
             let plans = metrics::get().plans(&asked.name);
             plans.defragmented.increment(done);
@@ -364,9 +373,22 @@ impl Planning {
 }
 
 /// Has members defragmented, one after the other. Goes on after one that says that it can't; not after one that was not
-/// heard of again, since it may be at it still. Returns how many did, and how many did not.
-fn defragment_round(neighbours: &dyn Neighbours, members: &[MemberId], goes_on: impl Fn() -> bool) -> (u64, u64) {
+/// heard of again, since it may be at it still; nor before one that is at it, for whomever. Returns how many did, and how many
+/// did not.
+fn defragment_round(
+    neighbours: &dyn Neighbours,
+    all: Vec<MemberId>,
+    members: &[MemberId],
+    goes_on: impl Fn() -> bool,
+) -> (u64, u64) {
     let (mut done, mut failed) = (0, 0);
+    if members.is_empty() {
+        return (done, failed);
+    }
+    if let Some((busy, _)) = neighbours.spaces(all).into_iter().find(|(_, space)| space.is_defragmenting) {
+        crate::info!("no member is defragmented while another one is", member = busy.to_string());
+        return (done, failed);
+    }
     for member in members {
         if !goes_on() {
             break;
@@ -382,6 +404,12 @@ fn defragment_round(neighbours: &dyn Neighbours, members: &[MemberId], goes_on: 
         }
     }
     (done, failed)
+}
+
+fn count_failed(asked: &Asked) {
+    let plans = metrics::get().plans(&asked.name);
+    let outcomes = if asked.weight == Weight::Enforced { plans.enforced } else { plans.shadow };
+    outcomes.failed.increment(1);
 }
 
 fn key_of(asked: &Asked) -> Key {
@@ -446,12 +474,18 @@ mod tests {
     /// Members that answer as told, and remember who was asked.
     struct Told {
         answers: BTreeMap<u64, Refusal>,
+        /// Is being defragmented already.
+        busy: Option<u64>,
         asked: Mutex<Vec<u64>>,
     }
 
     impl Neighbours for Told {
-        fn spaces(&self, _: Vec<MemberId>) -> Vec<(MemberId, SpaceResponse)> {
-            Vec::new()
+        fn spaces(&self, members: Vec<MemberId>) -> Vec<(MemberId, SpaceResponse)> {
+            let space = |member: MemberId| {
+                let is_defragmenting = self.busy == Some(member.0);
+                (member, SpaceResponse { is_defragmenting, ..SpaceResponse::default() })
+            };
+            members.into_iter().map(space).collect()
         }
 
         fn defragment(&self, member: MemberId) -> Result<(), Refusal> {
@@ -462,13 +496,13 @@ mod tests {
 
     #[track_caller]
     fn check(answers: &[(u64, Refusal)], rounds: usize, asked: &[u64], expected: (u64, u64)) {
-        let told = Told { answers: answers.iter().cloned().collect(), asked: Mutex::default() };
+        let told = Told { answers: answers.iter().cloned().collect(), busy: None, asked: Mutex::default() };
         let left = Cell::new(rounds);
         let goes_on = || {
             left.set(left.get().saturating_sub(1));
             left.get() > 0
         };
-        assert_eq!(defragment_round(&told, &[1, 2, 3].map(MemberId), goes_on), expected);
+        assert_eq!(defragment_round(&told, Vec::new(), &[1, 2, 3].map(MemberId), goes_on), expected);
         assert_eq!(*told.asked.lock(), asked);
     }
 
@@ -479,6 +513,16 @@ mod tests {
         check(&[(2, Refusal::Timeout)], 9, &[1, 2], (1, 1));
         // Another leads meanwhile.
         check(&[], 2, &[1], (1, 0));
+    }
+
+    #[test]
+    fn nobody_is_defragmented_while_another_is() {
+        let told = Told { answers: BTreeMap::new(), busy: Some(3), asked: Mutex::default() };
+        let all = || [1, 2, 3].map(MemberId).to_vec();
+        assert_eq!(defragment_round(&told, all(), &[1, 2].map(MemberId), || true), (0, 0));
+        assert!(told.asked.lock().is_empty());
+        let told = Told { busy: None, ..told };
+        assert_eq!(defragment_round(&told, all(), &[1, 2].map(MemberId), || true), (2, 0));
     }
 
     #[test]

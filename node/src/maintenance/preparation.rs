@@ -196,13 +196,12 @@ impl Preparation {
             }
         };
         self.outcomes.insert(revision.identity.clone(), outcome);
-        let prepared = match prepared {
-            Ok(prepared) => Ok(prepared),
-            // For those who ask it is not ready yet.
-            Err(Trouble { may_pass: true, .. }) => return,
-            Err(Trouble { text, .. }) => Err(text),
-        };
-        self.parts.roster.set_outcome(&self.parts.registry, &revision.identity, prepared);
+        let (registry, roster) = (&self.parts.registry, &self.parts.roster);
+        match prepared {
+            Ok(prepared) => roster.set_outcome(registry, &revision.identity, Ok(prepared)),
+            Err(Trouble { text, may_pass: true }) => roster.set_hindrance(registry, &revision.identity, &text),
+            Err(Trouble { text, may_pass: false }) => roster.set_outcome(registry, &revision.identity, Err(text)),
+        }
         (self.parts.readied)();
     }
 

@@ -180,11 +180,11 @@ fn enforce(asked: &Asked, question: &Question<'_>, asker: &Asker<'_>, read_set: 
             tail.unjudged(asked, question, asked.fails_open(), failure);
             return if asked.fails_open() { Ok(()) } else { Err(unjudged(asked, Some(failure.to_owned()))) };
         }
-        Standing::Preparing if asker.has_waited && asked.fails_open() => {
+        Standing::Preparing | Standing::Hindered(_) if asker.has_waited && asked.fails_open() => {
             tail.unjudged(asked, question, true, "it is not ready on this member yet");
             return Ok(());
         }
-        Standing::Preparing => return Err(unjudged(asked, None)),
+        Standing::Preparing | Standing::Hindered(_) => return Err(unjudged(asked, None)),
     };
     let outcome = prepared.admission(question);
     match &outcome {

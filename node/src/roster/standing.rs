@@ -71,6 +71,7 @@ fn standing(name: &str, revision: u64, made: Option<&Made>) -> PluginStanding {
         ..PluginStanding::default()
     };
     match made.and_then(|made| made.outcome.as_ref()) {
+        None if made.is_some_and(|made| made.hindrance.is_some()) => stands(PluginHealth::Failed),
         None => stands(PluginHealth::Preparing),
         Some(Err(_)) => stands(PluginHealth::Failed),
         Some(Ok(prepared)) => {

@@ -120,6 +120,7 @@ pub(super) async fn space_here(node: &Node, _: &SpaceRequest) -> Result<SpaceRes
         db_bytes: sizes.allocated_bytes,
         in_use_bytes: sizes.allocated_in_use_bytes(),
         disk_free_bytes: node.gate.disk_free_bytes(),
+        is_defragmenting: node.upkeep.is_defragmenting(),
         slowest_watcher: node.watch.slowest_watcher().map_or(0, |revision| revision.0),
     })
 }

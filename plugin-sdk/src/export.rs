@@ -34,15 +34,28 @@ impl<T: Exported> Adapter<T> {
 
 impl<T: Exported> Guest for Adapter<T> {
     fn validate_config(json: String) -> Result<(), Vec<FieldError>> {
+        tell_panics();
         parse::<T>(&json).map(|_| ())
     }
 
     fn configure(json: String) -> Result<(), Failure> {
+        tell_panics();
         let plugin = make::<T>(&json)?;
         T::slot().set(Some(plugin));
         Ok(())
     }
 }
+
+/// Has the message of a panic written to the member's log, since all that the host sees of it is a trap.
+#[cfg(target_arch = "wasm32")]
+fn tell_panics() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| std::panic::set_hook(Box::new(|panic| crate::host::log::error(&panic.to_string(), &[]))));
+}
+
+/// A test sees panics by itself.
+#[cfg(not(target_arch = "wasm32"))]
+fn tell_panics() {}
 
 /// Makes a component of a crate: names the type that is the plugin, and the kinds that it is asked as.
 ///

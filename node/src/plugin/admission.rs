@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use wasmtime::Store;
 
 use super::bindings::exports::kuorum::policy::admission::{self as wit, Guest};
+use super::compile::one_line;
 use super::engine;
 use super::instance::{self, CallKind, Failure, Spent, Started, State, Template};
 use super::manifest::{VALUE_INLINE_BYTES_MAX, ValueShown};
@@ -143,7 +144,9 @@ impl Pool {
 /// The calls of an instance.
 pub(super) fn guest_of(template: &Template, Started { store, instance, .. }: &mut Started) -> Result<Guest, Failure> {
     let indices = template.admission.as_ref().ok_or(Failure::NotAsked)?;
-    indices.load(store, instance).map_err(|error| Failure::Trapped(format!("{error:#}")))
+    indices
+        .load(store, instance)
+        .map_err(|error| Failure::Trapped { cause: one_line(&format!("{error:#}")), place: String::new() })
 }
 
 fn warm(template: &Template, mut started: Started) -> Result<Warm, Failure> {

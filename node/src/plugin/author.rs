@@ -236,7 +236,7 @@ mod tests {
         let ops = [put("/a/key", &value)];
         for _ in 0..20 {
             let failure = prepared.trial().unwrap().admission(&question(&ops)).unwrap_err();
-            assert!(matches!(failure, Failure::Trapped(_)), "{failure}");
+            assert!(matches!(failure, Failure::Trapped { .. }), "{failure}");
         }
     }
 }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rustix::time::{ClockId, clock_gettime};
 use wasmtime::component::{Instance, InstancePre};
-use wasmtime::{Store, Trap};
+use wasmtime::{Store, Trap, UpdateDeadline};
 
 use super::admission::ReadKey;
 use super::bindings::exports::kuorum::policy::{admission, compaction, lifecycle};
@@ -75,6 +76,39 @@ pub(super) struct State {
     pub(super) plugin: Arc<Plugin>,
     pub(super) call: CallState,
     ceiling: Ceiling,
+    grace: Grace,
+}
+
+/// What a call gets beyond its deadline. The deadline goes by the wall clock: on a machine that has its processors elsewhere it
+/// can be over before the plugin has run for a moment. Such a call goes on for a while; one that was running is stopped.
+#[derive(Default)]
+struct Grace {
+    piece_ms: u32,
+    pieces_left: u32,
+    /// What the thread had used of its processor when the piece began.
+    cpu: Option<Duration>,
+}
+
+impl Grace {
+    fn of(deadline_ms: u32) -> Grace {
+        Grace { piece_ms: deadline_ms.min(GRACE_PIECE_MS_MAX), pieces_left: GRACE_PIECES, cpu: None }
+    }
+
+    /// The time is over, after this much on a processor. Returns for how long to go on.
+    fn more(&mut self, cpu: Duration) -> UpdateDeadline {
+        let half = Duration::from_millis(u64::from(self.piece_ms)) / 2;
+        let was_running = self.cpu.is_some_and(|began| cpu.saturating_sub(began) >= half);
+        if was_running || self.pieces_left == 0 {
+            return UpdateDeadline::Interrupt;
+        }
+        (self.cpu, self.pieces_left) = (Some(cpu), self.pieces_left - 1);
+        UpdateDeadline::Continue(u64::from(self.piece_ms))
+    }
+}
+
+/// What the calling thread has used of its processor.
+fn thread_cpu_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 /// Why a question has no answer.
@@ -88,8 +122,12 @@ pub(crate) enum Failure {
     OutOfTime {
         deadline_ms: u32,
     },
-    /// It trapped, or could not be started; the text says how.
-    Trapped(String),
+    /// It trapped, or could not be started.
+    Trapped {
+        cause: String,
+        /// Where in the plugin, as far as that is known: for its author.
+        place: String,
+    },
     /// It says that something in it is broken.
     Internal(String),
     /// It says that it can't answer now.
@@ -109,7 +147,8 @@ impl std::fmt::Display for Failure {
             Failure::Quarantined => f.write_str("it failed too often and is not asked for a while"),
             Failure::OutOfFuel { fuel } => write!(f, "it used up its fuel of {fuel}"),
             Failure::OutOfTime { deadline_ms } => write!(f, "it took longer than {deadline_ms} ms"),
-            Failure::Trapped(text) => write!(f, "it trapped: {text}"),
+            Failure::Trapped { place, .. } if place.is_empty() => f.write_str(&self.brief()),
+            Failure::Trapped { place, .. } => write!(f, "{} ({place})", self.brief()),
             Failure::Internal(text) => write!(f, "it says that it is broken: {text}"),
             Failure::Transient { text, .. } => write!(f, "it says that it can't answer now: {text}"),
             Failure::Permanent(text) => write!(f, "it says that it can't answer: {text}"),
@@ -127,10 +166,20 @@ impl Failure {
         }
     }
 
+    /// Without what only its author understands.
+    pub(crate) fn brief(&self) -> String {
+        match self {
+            Failure::Trapped { cause, .. } => format!("it trapped: {cause}"),
+            other => other.to_string(),
+        }
+    }
+
     /// Whether the plugin broke rather than answered: its store is dropped, and the breaker counts it.
     pub(super) fn is_breakage(&self) -> bool {
         match self {
-            Failure::OutOfFuel { .. } | Failure::OutOfTime { .. } | Failure::Trapped(_) | Failure::Internal(_) => true,
+            Failure::OutOfFuel { .. } | Failure::OutOfTime { .. } | Failure::Trapped { .. } | Failure::Internal(_) => {
+                true
+            }
             Failure::Quarantined | Failure::Transient { .. } | Failure::Permanent(_) | Failure::NotAsked => false,
         }
     }
@@ -141,7 +190,7 @@ impl Failure {
             Failure::OutOfFuel { .. } => counts.out_of_fuel.increment(1),
             Failure::OutOfTime { .. } => counts.out_of_time.increment(1),
             Failure::Internal(_) | Failure::Transient { .. } | Failure::Permanent(_) => counts.failures.increment(1),
-            Failure::Trapped(_) | Failure::Quarantined | Failure::NotAsked => {}
+            Failure::Trapped { .. } | Failure::Quarantined | Failure::NotAsked => {}
         }
         if self.is_breakage() {
             counts.traps.increment(1);
@@ -162,6 +211,10 @@ pub(crate) struct FieldProblem {
     pub(crate) path: String,
     pub(crate) message: String,
 }
+
+/// Pieces of time beyond the deadline, and how long each is at most: two seconds in all.
+const GRACE_PIECES: u32 = 20;
+const GRACE_PIECE_MS_MAX: u32 = 100;
 
 /// Field problems of one configuration that are told.
 const FIELD_PROBLEMS_MAX: usize = 16;
@@ -196,8 +249,10 @@ impl Template {
     /// Makes the store and runs the component's start functions.
     pub(super) fn instantiate(&self) -> Result<Started, Failure> {
         let ceiling = Ceiling::new(&self.plugin.limits);
-        let state = State { plugin: Arc::clone(&self.plugin), call: CallState::default(), ceiling };
+        let state =
+            State { plugin: Arc::clone(&self.plugin), call: CallState::default(), ceiling, grace: Grace::default() };
         let mut store = Store::new(self.before.engine(), state);
+        store.epoch_deadline_callback(|mut store| Ok(store.data_mut().grace.more(thread_cpu_time())));
         store.limiter(|state| &mut state.ceiling);
         store.set_hostcall_fuel(HOST_CALL_BYTES_MAX);
         let (instance, spent) = self.run(&mut store, SETUP, |store| self.before.instantiate(store))?;
@@ -249,6 +304,7 @@ impl Template {
         store.set_fuel(budget.fuel).map_err(|error| trapped(store, &error))?;
         // The tick under way is no whole one.
         store.set_epoch_deadline(u64::from(budget.deadline_ms) + 1);
+        store.data_mut().grace = Grace::of(budget.deadline_ms);
         self.clock.wake();
         let began = engine::now();
         let outcome = call(store);
@@ -290,5 +346,23 @@ fn trapped(store: &mut Store<State>, error: &wasmtime::Error) -> Failure {
     let whole = format!("{error:#}");
     let place = whole.strip_suffix(&cause).unwrap_or_default().trim_end().trim_end_matches(':');
     let cause = store.data_mut().ceiling.take_refusal().map_or(cause.clone(), |refusal| format!("{refusal}: {cause}"));
-    Failure::Trapped(one_line(&if place.is_empty() { cause } else { format!("{cause} ({place})") }))
+    Failure::Trapped { cause: one_line(&cause), place: one_line(place) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_was_kept_waiting_goes_on_and_one_that_ran_does_not() {
+        let ms = Duration::from_millis;
+        let goes_on = |update: UpdateDeadline| matches!(update, UpdateDeadline::Continue(20));
+        let mut ran = Grace::of(20);
+        assert!(goes_on(ran.more(ms(100))));
+        assert!(goes_on(ran.more(ms(105))));
+        assert!(!goes_on(ran.more(ms(115))));
+        let mut waits = Grace::of(20);
+        assert!((0..GRACE_PIECES).all(|_| goes_on(waits.more(ms(100)))));
+        assert!(!goes_on(waits.more(ms(100))));
+    }
 }

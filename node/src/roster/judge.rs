@@ -262,5 +262,5 @@ fn unjudged(asked: &Asked, failure: Option<String>) -> Refusal {
 }
 
 fn shown(failure: &Failure) -> String {
-    failure.to_string().chars().take(FAILURE_SHOWN_CHARS_MAX).collect()
+    failure.brief().chars().take(FAILURE_SHOWN_CHARS_MAX).collect()
 }

@@ -7,7 +7,7 @@ use super::*;
 
 fn trap_of(test: &TestHost, guest: &Guest) -> String {
     match ask(&test.prepare(guest).unwrap()) {
-        Err(Failure::Trapped(text)) => text,
+        Err(failure @ Failure::Trapped { .. }) => failure.to_string(),
         other => panic!("{other:?}"),
     }
 }
@@ -217,7 +217,7 @@ fn a_plugin_that_goes_on_failing_is_quarantined() {
     let test = TestHost::new();
     let prepared = test.prepare(&Guest::new("broken").check("unreachable")).unwrap();
     for failures in 1..=5 {
-        assert!(matches!(ask(&prepared), Err(Failure::Trapped(_))), "{failures}");
+        assert!(matches!(ask(&prepared), Err(Failure::Trapped { .. })), "{failures}");
     }
     assert_eq!(ask(&prepared), Err(Failure::Quarantined));
     assert_eq!(prepared.health(), Health::Quarantined);
@@ -233,6 +233,6 @@ fn a_trap_takes_its_memory_with_it() {
     let prepared = test.prepare(&Guest::new("remembers").check(body)).unwrap();
     for _ in 0..3 {
         assert!(ask(&prepared).is_ok());
-        assert!(matches!(ask(&prepared), Err(Failure::Trapped(_))));
+        assert!(matches!(ask(&prepared), Err(Failure::Trapped { .. })));
     }
 }

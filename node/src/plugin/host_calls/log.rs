@@ -76,13 +76,15 @@ impl Host for State {
             return Ok(());
         }
         let mut bytes_left = LINE_BYTES_MAX;
-        let message = cut(&message, &mut bytes_left);
+        // One line each, in the console too.
+        let fit = |text: &str| text.replace(char::is_control, " ");
+        let message = fit(cut(&message, &mut bytes_left));
         let (name, number) = (plugin.name.as_str(), plugin.number);
         let mut shown = vec![Field::new("plugin", &name), Field::new("revision", &number)];
-        let fields: Vec<(&str, &str)> = fields
+        let fields: Vec<(String, String)> = fields
             .iter()
             .take(FIELDS_MAX)
-            .map(|(name, value)| (cut(name, &mut bytes_left), cut(value, &mut bytes_left)))
+            .map(|(name, value)| (fit(cut(name, &mut bytes_left)), fit(cut(value, &mut bytes_left))))
             .collect();
         if let Some(listener) = listener {
             let fields = fields.iter().map(|(name, value)| format!(" {name}={value}"));
@@ -92,7 +94,7 @@ impl Host for State {
             return Ok(());
         }
         shown.extend(fields.iter().map(|(name, value)| Field::new(name, value)));
-        trace::write(level, Caller { file: file!(), line: line!() }, message, &shown);
+        trace::write(level, Caller { file: file!(), line: line!() }, &message, &shown);
         Ok(())
     }
 }

@@ -40,6 +40,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kuorum_proto::etcdserverpb::{AlarmRequest, AlarmType, ResponseHeader, alarm_request};
+use tokio::sync::Semaphore;
 
 use crate::admission::{Admitted, Gate, Limits};
 use crate::alarm::Alarms;
@@ -85,6 +86,8 @@ pub(crate) struct Node {
     pub(crate) plugins: Registry,
     /// What this member asks of them.
     pub(crate) roster: Roster,
+    /// Uploads that may be under way, each of which holds a piece of its component.
+    pub(crate) uploads: Arc<Semaphore>,
     /// Whose signatures this member takes.
     pub(crate) trusted_keys: TrustedKeys,
     /// Tells of each change of the plugins, and of each that became ready here.
@@ -93,6 +96,14 @@ pub(crate) struct Node {
     pub(crate) patience: Duration,
     /// Where this process' monotonic time starts.
     pub(crate) started: Instant,
+}
+
+/// Uploads of plugins under way at a time, each with a piece or two in memory.
+const UPLOADS_MAX: usize = 16;
+
+/// Room for uploads.
+pub(crate) fn uploads() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(UPLOADS_MAX))
 }
 
 impl Node {

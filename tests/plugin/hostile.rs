@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kuorum_proto::etcdserverpb as pb;
-use kuorum_proto::kuorum::v1::PluginLoadRequest;
+use kuorum_proto::kuorum::v1::plugin_upload_request::Part;
 use kuorum_proto::kuorum::v1::plugins_client::PluginsClient;
+use kuorum_proto::kuorum::v1::{PluginLoadRequest, PluginUploadBegin, PluginUploadRequest};
 use kuorum_tests::clock::Deadline;
 use kuorum_tests::cluster::Cluster;
 use kuorum_tests::plugin_command::ask;
 use kuorum_tests::plugin_file::{PluginFile, golden_path};
 use kuorum_tests::subject::Subject;
 use serde_json::{Value, json};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 
 use crate::{block_on, inspected, load, prepared, put, uploaded, written};
@@ -225,6 +227,45 @@ fn a_damaged_cache_is_made_again() {
         assert_eq!(refused.message(), "the value is too long");
         let log = cluster.members[0].log();
         assert!(log.contains("compiled code was damaged on disk, and is made again"), "{log}");
+    });
+}
+
+/// Uploads that begin and do not go on are bounded in number, and in the way of others only as long as they are there.
+#[test]
+fn uploads_that_do_not_go_on_are_bounded() {
+    block_on(async {
+        let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
+        let client = PluginsClient::new(cluster.client(0).channel.clone());
+        let begin = |number: u8| {
+            let begin = PluginUploadBegin { sha256: vec![number; 32].into(), component_bytes: 300_000 };
+            PluginUploadRequest { part: Some(Part::Begin(begin)) }
+        };
+        // Past the bound on uploads, and within that on streams of one connection.
+        let mut held = Vec::new();
+        let mut refused = None;
+        for number in 0..40 {
+            let (parts, stream) = tokio::sync::mpsc::channel(2);
+            parts.send(begin(number)).await.unwrap();
+            let mut client = client.clone();
+            let mut upload = tokio::spawn(async move { client.upload(ReceiverStream::new(stream)).await });
+            match tokio::time::timeout(Duration::from_millis(300), &mut upload).await {
+                Ok(answer) => {
+                    refused = Some((number, answer.unwrap().unwrap_err()));
+                    break;
+                }
+                Err(_) => held.push((parts, upload)),
+            }
+        }
+        let (number, status) = refused.expect("one was refused");
+        assert_eq!((number, status.message()), (16, "etcdserver: too many requests"));
+        held.into_iter().for_each(|(_, upload)| upload.abort());
+        let deadline = Deadline::after(BOUND);
+        loop {
+            match uploaded(&mut client.clone(), &Bytes::from_static(b"no component")).await {
+                Ok(_) => break,
+                Err(status) => assert!(!deadline.has_passed(), "{status}"),
+            }
+        }
     });
 }
 

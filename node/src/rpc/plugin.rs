@@ -16,7 +16,7 @@ use kuorum_proto::kuorum::v1::{
     PluginUploadRequest, PluginUploadResponse, plugin_command, plugin_upload_request,
 };
 use sha2::{Digest as _, Sha256};
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 
 use super::maintenance::off_shard;
@@ -200,6 +200,8 @@ pub(crate) struct Upload {
     /// What does not fill a piece yet.
     rest: BytesMut,
     chunks: u32,
+    /// Held while it is under way.
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Upload {
@@ -214,6 +216,7 @@ impl Upload {
         if component_bytes == 0 || component_bytes > COMPONENT_BYTES_MAX {
             return Err(Refused::BadComponentSize(component_bytes).into());
         }
+        let permit = Arc::clone(&node.uploads).try_acquire_owned().map_err(|_| Refusal::TooManyRequests)?;
         let was_there = node.plugins.has_component(&sha256);
         Ok(Upload {
             node,
@@ -225,6 +228,7 @@ impl Upload {
             hasher: Sha256::new(),
             rest: BytesMut::new(),
             chunks: 0,
+            _permit: permit,
         })
     }
 

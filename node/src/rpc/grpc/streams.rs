@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _};
@@ -238,11 +239,14 @@ pub(super) async fn upload(call: Call, mut messages: Body) -> Response<Reply> {
     }
 }
 
+/// An upload of which nothing comes for so long is given up, since there is room for few at a time.
+const UPLOAD_PAUSE_MAX: Duration = Duration::from_secs(60);
+
 async fn receive(node: Arc<Node>, messages: &mut Body, tally: &Tally) -> Result<PluginUploadResponse, Fault> {
     let mut upload = Upload::begin(node, first(messages, tally).await?)?;
-    while !upload.is_over()
-        && let Some(request) = next::<PluginUploadRequest>(messages, tally).await?
-    {
+    while !upload.is_over() {
+        let came = tokio::time::timeout(UPLOAD_PAUSE_MAX, next::<PluginUploadRequest>(messages, tally));
+        let Some(request) = came.await.map_err(|_| Refusal::Timeout)?? else { break };
         upload.take(request).await?;
     }
     Ok(upload.end().await?)

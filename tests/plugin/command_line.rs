@@ -10,7 +10,7 @@ use kuorum_tests::ports::free_ports;
 use kuorum_tests::subject::Subject;
 use serde_json::json;
 
-use crate::{block_on, component, uploaded};
+use crate::{block_on, component, load, uploaded};
 
 #[test]
 fn mistakes_are_told_in_a_line_each() {
@@ -151,5 +151,28 @@ fn words_that_are_no_name_are_refused_in_one_line() {
             }
         }
         assert!(cluster.members[0].log().len() < 50_000, "names are written out");
+    });
+}
+
+/// A member that goes away while it is followed is named.
+#[test]
+fn a_connection_that_breaks_is_told_as_one() {
+    block_on(async {
+        let mut cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
+        load(&cluster, 0, &component(&cluster, "one", 10), &[]).json();
+        let endpoint = cluster.members[0].endpoint();
+        let tail = std::process::Command::new(Subject::kuorum().binary)
+            .args(["plugin", "tail", "guard", "--endpoints", &endpoint])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        // One that was not begun yet says that nothing takes a connection, which is as true.
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        cluster.members[0].kill();
+        let output = tail.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+        assert!(said.contains(&endpoint), "{said}");
     });
 }

@@ -42,14 +42,27 @@ impl Connection {
     ) -> anyhow::Result<T> {
         match tokio::time::timeout(self.timeout, call(&mut self.client)).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(told(&status)),
+            Ok(Err(status)) => Err(self.told(&status)),
             Err(_) => Err(anyhow!("{} did not answer within {} s", self.endpoint, self.timeout.as_secs())),
+        }
+    }
+
+    /// What a member says of a refusal, in its own words where it has some.
+    pub(super) fn told(&self, status: &Status) -> anyhow::Error {
+        // What the transport says of a connection, a member says never.
+        match std::error::Error::source(status) {
+            Some(_) => {
+                let endpoint = &self.endpoint;
+                anyhow!(
+                    "the connection to {endpoint} broke before all of the answer came; what was asked may have been done"
+                )
+            }
+            None => words_of(status),
         }
     }
 }
 
-/// What a member says of a refusal, in its own words where it has some.
-pub(super) fn told(status: &Status) -> anyhow::Error {
+fn words_of(status: &Status) -> anyhow::Error {
     let words = status.message().strip_prefix("kuorum: ").unwrap_or(status.message());
     match status.code() {
         _ if !words.is_empty() => anyhow!("{words}"),

@@ -16,7 +16,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::arguments::{Configuration, Load, Output};
-use super::connection::{Connection, told};
+use super::connection::Connection;
 use super::output::{self, hex, key_text, member_label};
 use crate::plugin::{AskedLimits, Manifest};
 use crate::policy::plugins::{CONFIG_BYTES_MAX, Refused};
@@ -140,7 +140,7 @@ async fn upload(connection: &mut Connection, output: Output, component: Bytes, s
     if shows {
         eprintln!();
     }
-    let answer = answer.map_err(|status| told(&status))?.into_inner();
+    let answer = answer.map_err(|status| connection.told(&status))?.into_inner();
     if output == Output::Table {
         #[expect(clippy::cast_precision_loss, reason = "shown with one digit")]
         let mib = all as f64 / MIB as f64;
@@ -160,7 +160,7 @@ async fn follow(
 ) -> anyhow::Result<PluginLoadProgress> {
     let mut progress = connection.answer(async |client| client.load(request).await).await?;
     let mut last: Option<PluginLoadProgress> = None;
-    while let Some(next) = progress.message().await.map_err(|status| told(&status))? {
+    while let Some(next) = progress.message().await.map_err(|status| connection.told(&status))? {
         if output == Output::Table {
             tell(last.as_ref(), &next);
         }

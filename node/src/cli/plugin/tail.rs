@@ -4,14 +4,14 @@ use kuorum_proto::kuorum::v1::{PluginTailLine, PluginTailRequest, PluginTailWhat
 use serde_json::json;
 
 use super::arguments::Output;
-use super::connection::{Connection, told};
+use super::connection::Connection;
 use super::output::{self, key_text, mode_text};
 
 /// Goes on until the member stops or whoever reads it does.
 pub(super) async fn tail(connection: &mut Connection, output: Output, name: &str) -> anyhow::Result<bool> {
     let request = PluginTailRequest { name: name.to_owned() };
     let mut lines = connection.answer(async |client| client.tail(request).await).await?;
-    while let Some(line) = lines.message().await.map_err(|status| told(&status))? {
+    while let Some(line) = lines.message().await.map_err(|status| connection.told(&status))? {
         let written = match output {
             Output::Json => output::try_line(&as_json(&line).to_string()),
             Output::Table => output::try_line(&as_text(&line)),

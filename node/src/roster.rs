@@ -167,13 +167,16 @@ impl Roster {
         registry.observe(move |in_force| roster.make_table(in_force));
     }
 
+    /// Whether a plugin of admission is in force.
+    #[inline]
+    pub(crate) fn has_admission(&self) -> bool {
+        self.0.has_admission.load(Ordering::Acquire)
+    }
+
     /// The table, unless no plugin of admission is in force.
     #[inline]
     pub(crate) fn admission(&self) -> Option<Arc<Table>> {
-        if !self.0.has_admission.load(Ordering::Acquire) {
-            return None;
-        }
-        Some(self.table())
+        self.has_admission().then(|| self.table())
     }
 
     pub(crate) fn table(&self) -> Arc<Table> {

@@ -92,7 +92,7 @@ impl Judge<'_> {
 
     /// Whether plugins may have something to say at all.
     fn is_asked(&self) -> bool {
-        self.node.roster.admission().is_some()
+        self.node.roster.has_admission()
     }
 }
 

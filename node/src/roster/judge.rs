@@ -43,7 +43,7 @@ impl Kept {
     /// Those of `newest`, which finds a key as it is now.
     pub(crate) fn of_puts<'a, E>(
         puts: impl IntoIterator<Item = &'a PutRequest>,
-        newest: impl Fn(&[u8]) -> Result<Option<KeyValue>, E>,
+        newest: impl Fn(&Bytes) -> Result<Option<KeyValue>, E>,
     ) -> Result<Kept, E> {
         let mut kept = HashMap::new();
         for put in puts.into_iter().filter(|put| put.ignore_value || put.ignore_lease) {

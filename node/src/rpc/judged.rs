@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use kuorum_proto::etcdserverpb::{LeaseGrantRequest, PutRequest, TxnRequest};
 use tokio::time::Instant;
 
@@ -16,6 +17,7 @@ use super::{Node, refusal_of};
 use crate::admission::{Admitted, ReadSet};
 use crate::consensus::answers::Answer;
 use crate::metrics;
+use crate::mvcc::query::RangeQuery;
 use crate::plugin::{Op, Space};
 use crate::refusal::Refusal;
 use crate::roster;
@@ -64,9 +66,10 @@ impl Judge<'_> {
     }
 
     fn kept<'b>(&self, puts: impl IntoIterator<Item = &'b PutRequest>) -> Result<Kept, Refusal> {
-        let newest = |key: &[u8]| {
-            let store = self.node.store.get();
-            store.get_at(key, store.revision()).map_err(refusal_of)
+        let newest = |key: &Bytes| {
+            let query = RangeQuery { key: key.clone(), ..RangeQuery::default() };
+            let found = self.node.store.get().range(&query).map_err(refusal_of)?;
+            Ok(found.kvs.into_iter().next())
         };
         Kept::of_puts(puts, newest)
     }

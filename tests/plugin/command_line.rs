@@ -10,7 +10,7 @@ use kuorum_tests::ports::free_ports;
 use kuorum_tests::subject::Subject;
 use serde_json::json;
 
-use crate::{block_on, component, load, uploaded};
+use crate::{block_on, component, inspected, load, uploaded, written};
 
 #[test]
 fn mistakes_are_told_in_a_line_each() {
@@ -174,5 +174,25 @@ fn a_connection_that_breaks_is_told_as_one() {
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
         assert!(said.contains(&endpoint), "{said}");
+    });
+}
+
+/// What a plugin says of itself keeps to its line where people read it, and is told as it is where programs do.
+#[test]
+fn texts_of_plugins_break_no_table_and_are_whole_in_json() {
+    block_on(async {
+        let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
+        let description = "one\ntwo\u{1b}[31m \u{7f}\u{85} three";
+        let manifest = json!({
+            "name": "guard", "version": "1", "description": description,
+            "admission": {"match": [{"ops": ["put"], "prefix": "/"}]},
+        });
+        let file = written(&cluster, "texts", &PluginFile::golden("c-guard").with_manifest(&manifest));
+        load(&cluster, 0, &file, &["--config-json", "{\n  \"a\":\n 1}"]).json();
+        assert_eq!(inspected(&cluster, 0, "guard")["candidate"]["here"]["description"], description);
+        let shown = plugin(&["inspect", "guard", "--endpoints", &cluster.members[0].endpoint()]);
+        assert_eq!((shown.code, shown.out.replace('\n', "").contains(char::is_control)), (0, false), "{shown:?}");
+        assert!(shown.out.lines().any(|line| line.ends_with(" one two [31m    three")), "{shown:?}");
+        assert!(shown.out.lines().any(|line| line.ends_with(" {\"a\":1}")), "{shown:?}");
     });
 }

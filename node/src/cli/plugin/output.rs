@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 const GAP: usize = 2;
 
 /// What others wrote, fit for a line of a terminal: without the letters that end the line or move what follows.
-fn fit(text: &str) -> String {
+pub(super) fn fit(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
@@ -21,22 +21,23 @@ pub(super) fn say(text: &str) {
     eprintln!("{}", fit(text));
 }
 
+/// A line for people.
 pub(super) fn line(text: &str) {
     // A reader that has closed the pipe has seen enough.
-    try_line(text).ok();
+    try_line(&fit(text)).ok();
 }
 
 /// # Errors
 /// When nobody reads any more.
 pub(super) fn try_line(text: &str) -> io::Result<()> {
     let mut out = io::stdout();
-    writeln!(out, "{}", fit(text))?;
+    writeln!(out, "{text}")?;
     out.flush()
 }
 
-/// One object, on one line.
+/// One object, on one line, with every letter as it is: programs read it.
 pub(super) fn json(value: &Value) {
-    line(&value.to_string());
+    try_line(&value.to_string()).ok();
 }
 
 /// Rows of equal length, the columns one below the other.

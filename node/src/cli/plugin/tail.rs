@@ -79,7 +79,7 @@ fn as_text(line: &PluginTailLine) -> String {
         word(&format!("{} us", line.elapsed_us));
     }
     // A line is a line.
-    word(&line.text.replace(char::is_control, " "));
+    word(&output::fit(&line.text));
     if line.left_out > 0 {
         word(&format!("[{} lines before this one were left out]", line.left_out));
     }

@@ -37,7 +37,7 @@ pub(crate) struct Asker<'a> {
 pub(crate) struct Kept(HashMap<Bytes, KeyValue>);
 
 impl Kept {
-    /// Looks the keys up of those puts that say so.
+    /// Looks the keys of these puts up.
     ///
     /// # Errors
     /// Those of `newest`, which finds a key as it is now.
@@ -46,7 +46,7 @@ impl Kept {
         newest: impl Fn(&Bytes) -> Result<Option<KeyValue>, E>,
     ) -> Result<Kept, E> {
         let mut kept = HashMap::new();
-        for put in puts.into_iter().filter(|put| put.ignore_value || put.ignore_lease) {
+        for put in puts {
             // Such a put needs a key that is there. Where there is none, it fails unless one comes meanwhile.
             kept.insert(put.key.clone(), newest(&put.key)?.unwrap_or_default());
         }
@@ -70,19 +70,18 @@ pub(crate) fn op_of_put<'a>(request: &'a PutRequest, kept: &'a Kept) -> Op<'a> {
     Op::Put { key: &request.key, value, lease, prev_kv: request.prev_kv }
 }
 
-/// The puts of a transaction, of both branches at any depth.
-pub(crate) fn puts_of_txn(request: &TxnRequest) -> Vec<&PutRequest> {
-    fn collect<'a>(request: &'a TxnRequest, puts: &mut Vec<&'a PutRequest>) {
-        for op in request.success.iter().chain(&request.failure) {
-            match &op.request {
-                Some(request_op::Request::RequestPut(put)) => puts.push(put),
-                Some(request_op::Request::RequestTxn(txn)) => collect(txn, puts),
-                _ => {}
-            }
-        }
-    }
+/// Whether a put leaves the value or the lease of its key as it is.
+pub(crate) fn keeps(put: &PutRequest) -> bool {
+    put.ignore_value || put.ignore_lease
+}
+
+/// The puts of a transaction that keep something.
+pub(crate) fn keeping_puts_of_txn(request: &TxnRequest) -> Vec<&PutRequest> {
     let mut puts = Vec::new();
-    collect(request, &mut puts);
+    visit(request, &mut false, &mut |operation| match operation {
+        request_op::Request::RequestPut(put) if keeps(put) => puts.push(put),
+        _ => {}
+    });
     puts
 }
 
@@ -95,24 +94,29 @@ pub(crate) fn op_of_grant(request: &LeaseGrantRequest) -> Op<'_> {
 /// compares decide between branches. Empty if it deletes single keys at most: nobody can be kept from that.
 pub(crate) fn ops_of_txn<'a>(request: &'a TxnRequest, kept: &'a Kept) -> (Vec<Op<'a>>, bool) {
     let (mut ops, mut conditional) = (Vec::new(), false);
-    collect(request, kept, &mut ops, &mut conditional);
+    visit(request, &mut conditional, &mut |operation| match operation {
+        request_op::Request::RequestPut(put) => ops.push(op_of_put(put, kept)),
+        request_op::Request::RequestDeleteRange(delete) => {
+            let range_end = (!delete.range_end.is_empty()).then_some(&delete.range_end[..]);
+            ops.push(Op::Delete { key: &delete.key, range_end });
+        }
+        request_op::Request::RequestRange(_) | request_op::Request::RequestTxn(_) => {}
+    });
     if ops.iter().all(|op| matches!(op, Op::Delete { range_end: None, .. })) {
         ops.clear();
     }
     (ops, conditional)
 }
 
-fn collect<'a>(request: &'a TxnRequest, kept: &'a Kept, ops: &mut Vec<Op<'a>>, conditional: &mut bool) {
+/// Shows the operations of both branches of a transaction, at any depth and in order, but not nested transactions
+/// themselves, and notes whether compares decide between branches.
+fn visit<'a>(request: &'a TxnRequest, conditional: &mut bool, show: &mut impl FnMut(&'a request_op::Request)) {
     *conditional |= !request.compare.is_empty();
-    for op in request.success.iter().chain(&request.failure) {
-        match &op.request {
-            Some(request_op::Request::RequestPut(put)) => ops.push(op_of_put(put, kept)),
-            Some(request_op::Request::RequestDeleteRange(delete)) => {
-                let range_end = (!delete.range_end.is_empty()).then_some(&delete.range_end[..]);
-                ops.push(Op::Delete { key: &delete.key, range_end });
-            }
-            Some(request_op::Request::RequestTxn(txn)) => collect(txn, kept, ops, conditional),
-            Some(request_op::Request::RequestRange(_)) | None => {}
+    for operation in request.success.iter().chain(&request.failure) {
+        match &operation.request {
+            Some(request_op::Request::RequestTxn(txn)) => visit(txn, conditional, show),
+            Some(other) => show(other),
+            None => {}
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::mvcc::query::RangeQuery;
 use crate::plugin::{Op, Space};
 use crate::refusal::Refusal;
 use crate::roster;
-use crate::roster::judge::{Asker, Kept, op_of_grant, op_of_put, ops_of_txn, puts_of_txn};
+use crate::roster::judge::{Asker, Kept, keeping_puts_of_txn, keeps, op_of_grant, op_of_put, ops_of_txn};
 
 /// How often one write is judged while policies, or the keys that they read, change under it.
 const JUDGEMENTS_MAX: usize = 16;
@@ -46,7 +46,7 @@ impl Judge<'_> {
         if !self.is_asked() {
             return Ok(ReadSet::new());
         }
-        let kept = self.kept(std::iter::once(put))?;
+        let kept = self.kept(Some(put).filter(|put| keeps(put)))?;
         self.ask(&[op_of_put(put, &kept)], &kept, false)
     }
 
@@ -55,7 +55,7 @@ impl Judge<'_> {
         if !self.is_asked() {
             return Ok(ReadSet::new());
         }
-        let kept = self.kept(puts_of_txn(txn))?;
+        let kept = self.kept(keeping_puts_of_txn(txn))?;
         let (ops, conditional) = ops_of_txn(txn, &kept);
         self.ask(&ops, &kept, conditional)
     }

@@ -162,7 +162,12 @@ impl Planning {
     fn attend(&mut self, asked: &Arc<Asked>, status: &RaftStatus, question: &mut Option<Question>) {
         let prepared = match asked.standing() {
             Standing::Ready(prepared) => prepared,
-            Standing::Failed(failure) | Standing::Hindered(failure) => return self.fails(asked, failure),
+            Standing::Failed(failure) | Standing::Hindered(failure) => {
+                if self.without(asked, failure) {
+                    count_failed(asked);
+                }
+                return;
+            }
             // It is soon known what becomes of it. What stood in for one before it does not go on meanwhile.
             Standing::Preparing => {
                 if asked.weight == Weight::Enforced {
@@ -193,13 +198,6 @@ impl Planning {
             }
         };
         self.due_ms.insert(key, self.now_ms() + next_ms);
-    }
-
-    /// It can't be asked.
-    fn fails(&mut self, asked: &Asked, why: &str) {
-        if self.without(asked, why) {
-            count_failed(asked);
-        }
     }
 
     /// There is no plan: where it would have decided, the native schedule does. Returns whether that was news.

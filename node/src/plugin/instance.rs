@@ -24,6 +24,9 @@ use crate::metrics;
 
 /// Bytes that one call of the host may bring over from the plugin.
 const HOST_CALL_BYTES_MAX: usize = 1 << 20;
+/// Pieces of time beyond the deadline, and how long each is at most: two seconds in all.
+const GRACE_PIECES: u32 = 20;
+const GRACE_PIECE_MS_MAX: u32 = 100;
 
 /// What all instances of a plugin share.
 pub(super) struct Plugin {
@@ -211,10 +214,6 @@ pub(crate) struct FieldProblem {
     pub(crate) path: String,
     pub(crate) message: String,
 }
-
-/// Pieces of time beyond the deadline, and how long each is at most: two seconds in all.
-const GRACE_PIECES: u32 = 20;
-const GRACE_PIECE_MS_MAX: u32 = 100;
 
 /// Field problems of one configuration that are told.
 const FIELD_PROBLEMS_MAX: usize = 16;

@@ -55,6 +55,9 @@ pub(crate) trait Inlet: Send + Sync {
     /// There is no connection to this member, and what was sent last may be lost.
     fn lost(&self, member: MemberId);
 
+    /// A connection from this member for requests has ended, and answers on it may be lost.
+    fn unheard(&self, member: MemberId);
+
     /// This member refuses to talk to us.
     fn refused(&self, by: MemberId, reason: Reason, sentence: &str);
 }

@@ -94,6 +94,10 @@ impl transport::Inlet for Inlet {
         self.inbox.push(Event::Lost { member: member.0 });
     }
 
+    fn unheard(&self, member: MemberId) {
+        self.questions.lost(member);
+    }
+
     fn refused(&self, by: MemberId, reason: Reason, sentence: &str) {
         let for_good = match reason {
             Reason::Wiped => true,

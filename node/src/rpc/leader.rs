@@ -52,7 +52,11 @@ pub(super) struct Question {
     request: Bytes,
 }
 
-type Asked = HashMap<u64, (MemberId, oneshot::Sender<Result<Bytes, Refusal>>)>;
+#[derive(Default)]
+struct Asked {
+    last_number: u64,
+    waiting: HashMap<u64, (MemberId, oneshot::Sender<Result<Bytes, Refusal>>)>,
+}
 
 /// The questions under way, in both directions. Cheap to clone.
 #[derive(Clone)]
@@ -60,7 +64,7 @@ pub(crate) struct Questions(Arc<Inner>);
 
 struct Inner {
     // A lock, since every shard asks and connections bring the answers; held for map operations.
-    asked: Mutex<(u64, Asked)>,
+    asked: Mutex<Asked>,
     unanswered: mpsc::Sender<Question>,
     /// Until a shard takes it.
     to_answer: Mutex<Option<mpsc::Receiver<Question>>>,
@@ -70,7 +74,9 @@ impl Questions {
     pub(crate) fn new() -> Questions {
         let (unanswered, to_answer) = mpsc::channel(UNANSWERED_MAX);
         let to_answer = Mutex::new(Some(to_answer));
-        Questions(Arc::new(Inner { asked: Mutex::default(), unanswered, to_answer }))
+        // Unlike those of the process before: an answer to one of its questions may still be on the way.
+        let asked = Mutex::new(Asked { last_number: rand::random(), ..Asked::default() });
+        Questions(Arc::new(Inner { asked, unanswered, to_answer }))
     }
 
     /// Answers other members' questions until the node ends. For one shard to run.
@@ -91,13 +97,14 @@ impl Questions {
     ) -> Result<Bytes, Refusal> {
         let (sender, answer) = oneshot::channel();
         let number = {
-            let (last, asked) = &mut *self.0.asked.lock();
-            if asked.len() >= ASKED_MAX {
+            let mut asked = self.0.asked.lock();
+            if asked.waiting.len() >= ASKED_MAX {
                 return Err(Refusal::TooManyRequests);
             }
-            *last += 1;
-            asked.insert(*last, (member, sender));
-            *last
+            asked.last_number = asked.last_number.wrapping_add(1);
+            let number = asked.last_number;
+            asked.waiting.insert(number, (member, sender));
+            number
         };
         // Whatever ends the wait, the answer is then no longer waited for.
         let _forgets = Forgets { questions: self, number };
@@ -120,7 +127,7 @@ struct Forgets<'a> {
 
 impl Drop for Forgets<'_> {
     fn drop(&mut self) {
-        self.questions.0.asked.lock().1.remove(&self.number);
+        self.questions.0.asked.lock().waiting.remove(&self.number);
     }
 }
 
@@ -133,7 +140,7 @@ impl inlet::Questions for Questions {
         let rest = Bytes::copy_from_slice(payload);
         if kind == Kind::Answer {
             let answer = if code == 0 { Ok(rest) } else { Err(refusal_of(code)) };
-            if let Some((_, waits)) = self.0.asked.lock().1.remove(&number) {
+            if let Some((_, waits)) = self.0.asked.lock().waiting.remove(&number) {
                 // The caller gave up at this very moment.
                 waits.send(answer).ok();
             }
@@ -148,7 +155,7 @@ impl inlet::Questions for Questions {
 
     fn lost(&self, member: MemberId) {
         // Dropping the senders tells those who wait to ask again.
-        self.0.asked.lock().1.retain(|_, (asked, _)| *asked != member);
+        self.0.asked.lock().waiting.retain(|_, (asked, _)| *asked != member);
     }
 }
 
@@ -165,12 +172,21 @@ async fn answer(node: Arc<Node>, question: Question) {
         Ok(bytes) => (0, bytes),
         Err(refusal) => (code_of(&refusal), Vec::new()),
     };
-    // Lost with the connection: the one who asks hears of that, and asks again.
-    node.peers.send(from, Stream::Requests, true, Kind::Answer, |out| {
+    let deliver = deliver(&node.peers, from, |out| {
         out.put_u64_le(number);
         out.put_u8(code);
         out.extend_from_slice(&bytes);
     });
+    // In vain: the one who asked has given up too.
+    tokio::time::timeout(node.patience, deliver).await.ok();
+}
+
+/// Sends an answer, as soon as there is a connection: a member may ask before it can be reached, as when it has just
+/// started. An answer that is lost with the connection is noticed by the one who asked, who asks again.
+async fn deliver(peers: &Peers, to: MemberId, write: impl Fn(&mut Vec<u8>)) {
+    while !peers.send(to, Stream::Requests, true, Kind::Answer, &write) {
+        tokio::time::sleep(PAUSE).await;
+    }
 }
 
 async fn decoded<Q: Message + Default, A: Message>(
@@ -243,5 +259,106 @@ pub(super) async fn ask<Q: Message, A: Message + Default>(
         Ok(answer) => answer,
         Err(_) if node.consensus.status().leader.is_none() => Err(Refusal::NoLeader),
         Err(_) => Err(Refusal::Timeout),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::cluster::{ClusterId, Identity, Member, Members};
+    use crate::transport::{self, Conversation, hello::Reason};
+
+    /// Hands on questions and answers alone.
+    struct Inlet(Questions);
+
+    impl transport::Inlet for Inlet {
+        fn frame(&self, from: MemberId, kind: Kind, payload: &[u8]) -> Result<(), String> {
+            inlet::Questions::take(&self.0, from, kind, payload)
+        }
+
+        fn unsent(&self, _: MemberId, _: Kind, _: &[u8]) {}
+        fn converse(&self, _: MemberId, _: Conversation) {}
+        fn refused(&self, _: MemberId, _: Reason, _: &str) {}
+
+        fn lost(&self, member: MemberId) {
+            inlet::Questions::lost(&self.0, member);
+        }
+
+        fn unheard(&self, member: MemberId) {
+            inlet::Questions::lost(&self.0, member);
+        }
+    }
+
+    /// A member that calls the others, and its listener, on which it answers nobody yet.
+    fn member(id: u64, listener: &TcpListener, members: &Members) -> (Questions, Peers) {
+        let questions = Questions::new();
+        let identity = Identity { cluster_id: ClusterId(1), member_id: MemberId(id) };
+        let inlet = Arc::new(Inlet(questions.clone()));
+        let peers = Peers::new(identity, 0, vec![url(listener)], members.clone(), inlet);
+        peers.follow_members().unwrap();
+        (questions, peers)
+    }
+
+    fn url(listener: &TcpListener) -> String {
+        format!("http://{}", listener.local_addr().unwrap())
+    }
+
+    fn answers_calls(listener: TcpListener, peers: &Peers) {
+        let peers = peers.clone();
+        // Ends with the process: a test has no use for the thread's end.
+        std::thread::spawn(move || listener.incoming().for_each(|connection| peers.accept(connection.unwrap(), ())));
+    }
+
+    #[tokio::test]
+    async fn an_answer_waits_until_the_one_who_asked_can_be_reached() {
+        let listeners = [TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap()];
+        let at = |id: u64, listener| Member {
+            id: MemberId(id),
+            name: String::new(),
+            peer_urls: vec![url(listener)],
+            client_urls: Vec::new(),
+            is_learner: false,
+            data_dir: 0,
+        };
+        let members = Members::new(vec![at(1, &listeners[0]), at(2, &listeners[1])]);
+        let (questions, peers) = member(1, &listeners[0], &members);
+        let (asked_of, leader) = member(2, &listeners[1], &members);
+        let [listener, of_leader] = listeners;
+        answers_calls(of_leader, &leader);
+
+        let asks = async {
+            loop {
+                let question = kuorum_proto::etcdserverpb::LeaseTimeToLiveRequest { id: 7, keys: false };
+                match questions.ask(&peers, MemberId(2), What::TimeToLive, &question).await {
+                    // Its own way to the leader is not there yet.
+                    Err(Refusal::NotLeader) => tokio::time::sleep(PAUSE).await,
+                    answer => break answer.unwrap(),
+                }
+            }
+        };
+        let answers = async {
+            let mut to_answer = asked_of.0.to_answer.lock().take().unwrap();
+            let Question { from, number, .. } = to_answer.recv().await.unwrap();
+            let said = |out: &mut Vec<u8>| {
+                out.put_u64_le(number);
+                out.extend_from_slice(b"\x00600");
+            };
+            let reachable = async {
+                tokio::time::sleep(PAUSE).await;
+                answers_calls(listener, &peers);
+            };
+            tokio::join!(deliver(&leader, from, said), reachable);
+        };
+        let both = async { tokio::join!(asks, answers).0 };
+        let answer = tokio::time::timeout(Duration::from_secs(30), both).await.expect("the answer arrives");
+        assert_eq!(answer, "600");
+    }
+
+    #[test]
+    fn a_process_numbers_its_questions_unlike_the_one_before() {
+        let first = |questions: Questions| questions.0.asked.lock().last_number;
+        assert_ne!(first(Questions::new()), first(Questions::new()));
     }
 }

@@ -132,7 +132,12 @@ impl Inbound {
                 self.inlet.converse(hello.from, Conversation::new(connection));
                 "the transfer is over".to_owned()
             }
-            Stream::Messages | Stream::Requests => self.read_all(connection, hello),
+            Stream::Messages => self.read_all(connection, hello),
+            Stream::Requests => {
+                let ended = self.read_all(connection, hello);
+                self.inlet.unheard(hello.from);
+                ended
+            }
         };
         let mut open = self.open.lock();
         if open.streams.get(&name).is_some_and(|(current, _)| *current == serial) {

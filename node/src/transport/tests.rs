@@ -50,6 +50,10 @@ impl Inlet for Heard {
         self.note(format!("lost {member}"));
     }
 
+    fn unheard(&self, member: MemberId) {
+        self.note(format!("unheard {member}"));
+    }
+
     fn refused(&self, by: MemberId, reason: Reason, _: &str) {
         self.note(format!("refused by {by}: {reason:?}"));
     }
@@ -143,6 +147,7 @@ fn a_member_that_comes_back_is_found_again() {
     first.send(2, "before");
     second.hears("1 Message before");
     second.peers.stop();
+    first.hears("unheard 2");
     first.hears("lost 2");
     // Another process at the same place.
     let (other, other_url) = listener();

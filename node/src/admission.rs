@@ -78,10 +78,11 @@ impl Gate {
         judge: impl FnOnce(&PutRequest) -> Result<ReadSet, Refusal>,
     ) -> Result<Admitted, Refusal> {
         let epoch = self.epoch.get();
-        self.check_space(space::put_cost(&request))?;
+        let cost_bytes = space::put_cost(&request);
+        self.check_space(cost_bytes)?;
         shape::check_put(&request)?;
         let judgement = Judgement { epoch, read_set: judge(&request)? };
-        self.admit_under(judgement, Command::Put(request))
+        self.admit_under(judgement, cost_bytes, Command::Put(request))
     }
 
     pub(crate) fn delete_range(&self, request: DeleteRangeRequest) -> Result<Admitted, Refusal> {
@@ -96,10 +97,11 @@ impl Gate {
         judge: impl FnOnce(&TxnRequest) -> Result<ReadSet, Refusal>,
     ) -> Result<Admitted, Refusal> {
         let epoch = self.epoch.get();
-        self.check_space(space::txn_cost(&request))?;
+        let cost_bytes = space::txn_cost(&request);
+        self.check_space(cost_bytes)?;
         shape::check_txn(&request, self.limits.txn_operations_max)?;
         let judgement = Judgement { epoch, read_set: judge(&request)? };
-        self.admit_under(judgement, Command::Txn(request))
+        self.admit_under(judgement, cost_bytes, Command::Txn(request))
     }
 
     /// Checks a transaction of reads alone, which is not proposed.
@@ -134,7 +136,7 @@ impl Gate {
             return Err(Refusal::LeaseTtlTooLarge);
         }
         let judgement = Judgement { epoch, read_set: judge(&request)? };
-        self.admit_under(judgement, Command::LeaseGrant(request))
+        self.admit_under(judgement, space::LEASE_COST, Command::LeaseGrant(request))
     }
 
     pub(crate) fn lease_revoke(&self, request: LeaseRevokeRequest) -> Result<Admitted, Refusal> {
@@ -165,7 +167,9 @@ impl Gate {
     /// `NoSpace` when a piece of a component would make the store outgrow its quota.
     pub(crate) fn plugin(&self, change: plugin_command::Change) -> Result<Admitted, Refusal> {
         if let plugin_command::Change::Chunk(chunk) = &change {
-            self.check_space(chunk.data.len() as u64)?;
+            let cost_bytes = chunk.data.len() as u64;
+            self.check_space(cost_bytes)?;
+            self.room.take(cost_bytes);
         }
         // Its parts have bounds of their own: --max-request-bytes is for clients' keys and values.
         Ok(Admitted(Command::Plugin(Box::new(PluginCommand { change: Some(change) })), Judgement::default()))
@@ -210,7 +214,7 @@ impl Gate {
         if cost_bytes == 0 {
             return Ok(());
         }
-        if !self.room.admits(cost_bytes) {
+        if !self.room.fits(cost_bytes) {
             return Err(Refusal::NoSpace);
         }
         match self.limits.quota_bytes {
@@ -220,14 +224,16 @@ impl Gate {
     }
 
     fn admit(&self, command: Command) -> Result<Admitted, Refusal> {
-        self.admit_under(Judgement::default(), command)
+        self.admit_under(Judgement::default(), 0, command)
     }
 
-    /// The epoch was looked up before the command was judged: policies that came meanwhile must judge it too.
-    fn admit_under(&self, judgement: Judgement, command: Command) -> Result<Admitted, Refusal> {
+    /// The epoch was looked up before the command was judged: policies that came meanwhile must judge it too. What it adds to
+    /// the store counts from here on, however often it was judged.
+    fn admit_under(&self, judgement: Judgement, cost_bytes: u64, command: Command) -> Result<Admitted, Refusal> {
         if command.encoded_len() > self.limits.request_bytes_max {
             return Err(Refusal::RequestTooLarge);
         }
+        self.room.take(cost_bytes);
         Ok(Admitted(command, judgement))
     }
 }
@@ -249,5 +255,27 @@ impl Command {
             Command::Mark(mark) => mark.encoded_len(),
             Command::Membership(change) => change.encode(0).len(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::refusal::Unjudged;
+
+    #[test]
+    fn a_put_that_is_judged_again_and_again_takes_its_room_once() {
+        let limits = Limits { request_bytes_max: 1 << 20, txn_operations_max: 128, quota_bytes: None };
+        let room = space::Room::default();
+        room.look(20_000, 0);
+        let gate = Gate::new(limits, space::Sizes::default(), room, Epoch::default());
+        let put = PutRequest { key: "k".into(), value: vec![0; 4_000].into(), ..PutRequest::default() };
+        let waits = || Refusal::Unjudged(Box::new(Unjudged { plugin: "slow".to_owned(), failure: None }));
+        for _ in 0..100 {
+            assert_eq!(gate.put(put.clone(), |_| Err(waits())).err(), Some(waits()));
+        }
+        assert!(gate.put(put.clone(), unjudged).is_ok());
+        // Three times two of them would be more than there is.
+        assert_eq!(gate.put(put, unjudged).err(), Some(Refusal::NoSpace));
     }
 }

@@ -214,9 +214,11 @@ impl Host {
         let mut started = template.instantiate().map_err(PrepareError::Start)?;
         template.validate_config(&mut started).map_err(PrepareError::Start)?.map_err(PrepareError::Config)?;
         template.configure(&mut started).map_err(PrepareError::Start)?;
-        template.check_exports(&mut started).map_err(PrepareError::World)?;
-        let may_take_long = limits.fuel.max(started.fuel) > limits::FUEL_DEFAULT;
-        let pool = Pool::default();
+        template.check_exports(&kinds, &mut started).map_err(PrepareError::World)?;
+        // Calls of the host cost time and no fuel.
+        let may_take_long =
+            limits.fuel.max(started.fuel) > limits::FUEL_DEFAULT || limits.deadline_ms > limits::DEADLINE_MS_DEFAULT;
+        let pool = Pool::new(limits.memory_bytes);
         if template.admission.is_some() {
             pool.add(&template, started).map_err(PrepareError::Start)?;
         }

@@ -236,6 +236,17 @@ impl Roster {
         drop(gone);
     }
 
+    /// Those among these revisions that are prepared give back what they need only to be asked often.
+    pub(crate) fn rest<'a>(&self, off: impl Iterator<Item = &'a Bytes>) {
+        for identity in off {
+            let prepared = match self.0.made.lock().get(identity).and_then(|made| made.outcome.clone()) {
+                Some(Ok(prepared)) => prepared,
+                Some(Err(_)) | None => continue,
+            };
+            prepared.rest();
+        }
+    }
+
     fn make_table(&self, in_force: &[InForce]) {
         let made = self.0.made.lock();
         let asked = |InForce { name, revision }: &InForce| {

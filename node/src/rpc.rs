@@ -58,6 +58,7 @@ use crate::transport::Peers;
 use crate::watch::Hub;
 
 pub(crate) use self::cluster::ChangeRules;
+use self::judged::SlowLane;
 pub(crate) use self::listen::bind;
 pub(crate) use self::shards::{serve, shards};
 
@@ -88,6 +89,8 @@ pub(crate) struct Node {
     pub(crate) roster: Roster,
     /// Uploads that may be under way, each of which holds a piece of its component.
     pub(crate) uploads: Arc<Semaphore>,
+    /// Where requests are judged that may take long.
+    pub(crate) slow_lane: SlowLane,
     /// Whose signatures this member takes.
     pub(crate) trusted_keys: TrustedKeys,
     /// Tells of each change of the plugins, and of each that became ready here.
@@ -104,6 +107,11 @@ const UPLOADS_MAX: usize = 16;
 /// Room for uploads.
 pub(crate) fn uploads() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(UPLOADS_MAX))
+}
+
+/// As many requests at a time are judged that may take long as there are cores.
+pub(crate) fn slow_lane() -> SlowLane {
+    SlowLane::new(shards().into())
 }
 
 impl Node {

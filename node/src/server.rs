@@ -332,7 +332,7 @@ impl Running {
         let node = Arc::new(rpc::Node {
             limits, rules: change_rules(config), facts, consensus: handle, store, leases, alarms, members: data.members,
             watch: hub, upkeep, gate, peers, questions, errands: rpc::errands::Errands::new(), plugins: registry, roster,
-            uploads: rpc::uploads(), trusted_keys, plugins_changed, patience: patience(config), started,
+            uploads: rpc::uploads(), slow_lane: rpc::slow_lane(), trusted_keys, plugins_changed, patience: patience(config), started,
         });
         plan_compactions(&node, stand_in, stopped.clone())?;
         prepare_plugins(&node, data.path.join("member").join("plugins"), readied, to_prepare, stopped)?;

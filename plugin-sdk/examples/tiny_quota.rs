@@ -22,7 +22,9 @@ impl Plugin for Full {
 impl Quota for Full {
     fn evaluate(&mut self, input: &Input) -> Result<Decision, Failure> {
         let fullest = input.members.iter().map(|member| member.db_bytes).max().unwrap_or(0);
-        let full = u128::from(fullest) * 100 >= u128::from(input.quota_bytes) * u128::from(self.percent);
+        // A quota of 0 is none.
+        let full = input.quota_bytes > 0
+            && u128::from(fullest) * 100 >= u128::from(input.quota_bytes) * u128::from(self.percent);
         let alarm = if full { Alarm::Nospace } else { Alarm::None };
         Ok(Decision::alarm(alarm, 10_000, format!("the fullest member has {fullest} bytes")))
     }
@@ -39,11 +41,12 @@ mod tests {
     fn the_fullest_member_decides() {
         let mut full: Full = testing::plugin(r#"{"percent": 90}"#);
         let member = |member, db_bytes| MemberUsage { member, db_bytes, in_use_bytes: 0, disk_free_bytes: 0 };
-        let mut alarm = |db_bytes| {
+        let mut alarm = |db_bytes, quota_bytes| {
             let members = vec![member(1, 10), member(2, db_bytes)];
-            full.evaluate(&Input { members, quota_bytes: 100, ..Input::default() }).map(|decision| decision.alarm)
+            full.evaluate(&Input { members, quota_bytes, ..Input::default() }).map(|decision| decision.alarm)
         };
-        assert_eq!(alarm(89), Ok(Alarm::None));
-        assert_eq!(alarm(90), Ok(Alarm::Nospace));
+        assert_eq!(alarm(89, 100), Ok(Alarm::None));
+        assert_eq!(alarm(90, 100), Ok(Alarm::Nospace));
+        assert_eq!(alarm(90, 0), Ok(Alarm::None));
     }
 }

@@ -160,7 +160,9 @@ fn nothing_follows_an_activation_that_the_policy_refuses_whoever_leads() {
             let leader = cluster.leader().await;
             // The leader dies somewhere between the request's arrival and its answer, or just before or after.
             let (epoch, ()) = tokio::join!(changed(&cluster, &["activate", "guard"]), async {
-                tokio::time::sleep(Duration::from_millis(u64::try_from(round * 7 % 60).unwrap())).await;
+                // Spread over the time that the command takes.
+                let killed_ms = (round * 60 + 30) / rounds;
+                tokio::time::sleep(Duration::from_millis(killed_ms.try_into().unwrap())).await;
                 cluster.members[leader].signal("KILL");
             });
             let above = revision(&cluster).await;

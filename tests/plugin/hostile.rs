@@ -12,7 +12,7 @@ use kuorum_proto::kuorum::v1::plugins_client::PluginsClient;
 use kuorum_proto::kuorum::v1::{PluginLoadRequest, PluginUploadBegin, PluginUploadRequest};
 use kuorum_tests::clock::Deadline;
 use kuorum_tests::cluster::Cluster;
-use kuorum_tests::plugin_command::ask;
+use kuorum_tests::plugin_command::{ask, metrics};
 use kuorum_tests::plugin_file::{PluginFile, golden_path};
 use kuorum_tests::subject::Subject;
 use serde_json::{Value, json};
@@ -197,6 +197,15 @@ fn a_slow_plugin_holds_up_nobody_else() {
             told = &mut bad => panic!("the plugin was not asked, or others waited for it: {told:?}"),
             () = &mut good => {}
         }
+        // While all threads for the slow are busy, a plugin in shadow is left out. Reads have threads of their own.
+        let mut many: futures::stream::FuturesUnordered<_> = (0..16).map(|_| put(&cluster, 0, "/bad/k", "v")).collect();
+        while let Some(told) = futures::StreamExt::next(&mut many).await {
+            told.unwrap();
+        }
+        let counted = metrics(&cluster.members[0]);
+        let spared = "plugin_unjudged_requests_total{plugin=\"probe\",outcome=\"spared\"} ";
+        let line = counted.lines().find(|line| line.starts_with(spared)).expect("the series is there");
+        assert!(line[spared.len()..].parse::<u32>().unwrap() > 0, "{line}");
         bad.await.unwrap();
     });
 }

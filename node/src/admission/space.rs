@@ -84,12 +84,12 @@ impl Room {
         }
     }
 
-    /// Whether a request of this cost still fits; if it does, it counts until the next look.
-    pub(crate) fn admits(&self, cost_bytes: u64) -> bool {
+    /// Whether a request of this cost still fits.
+    pub(crate) fn fits(&self, cost_bytes: u64) -> bool {
         if self.log_waits() {
             return false;
         }
-        let admitted = self.0.admitted_bytes.fetch_add(cost_bytes, Ordering::AcqRel) + cost_bytes;
+        let admitted = self.0.admitted_bytes.load(Ordering::Acquire).saturating_add(cost_bytes);
         let spare_bytes = self.0.spare_bytes.load(Ordering::Acquire);
         let fits = admitted.saturating_mul(WRITTEN_TIMES) < spare_bytes;
         if !fits && !self.0.said.swap(true, Ordering::AcqRel) {
@@ -99,6 +99,11 @@ impl Room {
             );
         }
         fits
+    }
+
+    /// A request of this cost is to be proposed; it counts until the next look.
+    pub(crate) fn take(&self, cost_bytes: u64) {
+        self.0.admitted_bytes.fetch_add(cost_bytes, Ordering::AcqRel);
     }
 
     /// A write of the log found the disk full and is tried again and again. Returns what was known before.

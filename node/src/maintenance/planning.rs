@@ -114,6 +114,7 @@ struct Question {
     timeline: Vec<Mark>,
     members: Vec<MemberSpace>,
     slowest_watcher: Option<i64>,
+    p99_write_us: u32,
 }
 
 impl Planning {
@@ -291,7 +292,7 @@ impl Planning {
             slowest_watcher: question.slowest_watcher,
             backup_floor: None,
             members: &question.members,
-            p99_write_us: recent.writes.p99_us(),
+            p99_write_us: question.p99_write_us,
             p99_fsync_us: recent.fsyncs.p99_us(),
             last: self.last.as_ref().map(|last| last.run),
         };
@@ -307,8 +308,9 @@ impl Planning {
         let marks = self.parts.registry.timeline().marks();
         let timeline = marks.iter().map(|mark| Mark { revision: mark.revision, at_ms: mark.at_ms }).collect();
         let slowest_watcher = spaces.values().map(|space| space.slowest_watcher).filter(|needed| *needed > 0).min();
+        let p99_write_us = spaces.values().map(|space| space.p99_write_us).max().unwrap_or(0);
         let members = members.into_iter().map(|member| self.space_of(member, spaces.get(&member))).collect();
-        Question { ctx, marks, timeline, members, slowest_watcher }
+        Question { ctx, marks, timeline, members, slowest_watcher, p99_write_us }
     }
 
     fn space_of(&self, member: MemberId, space: Option<&SpaceResponse>) -> MemberSpace {

@@ -132,6 +132,8 @@ impl Preparation {
         let is_kept = |identity: &Bytes| kept.iter().any(|(_, revision)| revision.identity == identity);
         self.outcomes.retain(|identity, _| is_kept(identity));
         self.parts.roster.retain(is_kept);
+        let off = kept.iter().filter(|(_, revision)| revision.mode() == PluginMode::Off);
+        self.parts.roster.rest(off.map(|(_, revision)| &revision.identity));
         // What is in force first: requests may be waiting for it.
         kept.sort_by_key(|(_, revision)| revision.mode() == PluginMode::Off);
         self.find_scopes(&store, &kept)?;

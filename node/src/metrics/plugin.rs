@@ -35,6 +35,7 @@ pub(crate) struct Policies {
     pub(crate) epoch: Gauge,
     pub(crate) stale_epochs: Counter,
     pub(crate) stale_reads: Counter,
+    pub(crate) judged_in_vain: Counter,
 }
 
 impl Policies {
@@ -49,6 +50,10 @@ impl Policies {
             epoch: r.gauge("plugin_policy_epoch", "The policy epoch that is in force on this member."),
             stale_epochs: judged_again("policy-epoch"),
             stale_reads: judged_again("read-set"),
+            judged_in_vain: r.counter(
+                "plugin_judged_in_vain_total",
+                "Writes refused, since what they were judged by had changed each time when applied.",
+            ),
         }
     }
 }
@@ -107,6 +112,8 @@ pub(crate) struct Plugin {
     /// Requests that it had to be asked about and could not judge.
     pub(crate) passed_unjudged: Counter,
     pub(crate) refused_unjudged: Counter,
+    /// Requests that it was not asked about in shadow, since the member was busy.
+    pub(crate) shadow_spared: Counter,
     pub(crate) traps: Counter,
     pub(crate) out_of_fuel: Counter,
     pub(crate) out_of_time: Counter,
@@ -139,7 +146,7 @@ impl Plugin {
         r.describe_counter(CALLS, "How often the plugin was asked.");
         r.describe_counter(VERDICTS, "What the plugin said of requests.");
         r.describe_counter(SHADOW_DIFFERS, "Verdicts in shadow unlike what became of the request.");
-        r.describe_counter(UNJUDGED, "Requests that the plugin had to be asked about and could not judge.");
+        r.describe_counter(UNJUDGED, "Requests that the plugin was to be asked about and did not judge.");
         r.describe_counter(TRAPS, "Calls that the plugin did not survive, those that ran out of a budget among them.");
         r.describe_counter(TIMEOUTS, "Calls that ran out of fuel or of time.");
         r.describe_counter(FAILURES, "Calls that the plugin answered with a failure.");
@@ -172,6 +179,7 @@ impl Plugin {
             shadow_differs: r.labelled_counter(SHADOW_DIFFERS, of),
             passed_unjudged: with(UNJUDGED, "outcome", "passed"),
             refused_unjudged: with(UNJUDGED, "outcome", "refused"),
+            shadow_spared: with(UNJUDGED, "outcome", "spared"),
             traps: r.labelled_counter(TRAPS, of),
             out_of_fuel: with(TIMEOUTS, "budget", "fuel"),
             out_of_time: with(TIMEOUTS, "budget", "time"),

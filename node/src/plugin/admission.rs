@@ -22,6 +22,8 @@ pub(crate) use super::bindings::kuorum::policy::types::Ctx;
 
 /// Instances of one plugin that are kept warm. A node has as many shards as cores, and each asks one at a time.
 const WARM_MAX: usize = 16;
+/// Bytes that the warm instances of one plugin may take if each takes all that it may.
+const WARM_BYTES_MAX: u64 = 1 << 30;
 /// What a client sees of a denial or a warning.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
@@ -98,17 +100,34 @@ pub(crate) struct Judged {
 }
 
 /// An instance that has been asked before.
-struct Warm {
+pub(super) struct Warm {
     store: Store<State>,
     guest: Guest,
 }
 
 /// The warm instances of one plugin.
-#[derive(Default)]
-pub(super) struct Pool([Mutex<Option<Warm>>; WARM_MAX]);
+pub(super) struct Pool(Box<[Mutex<Option<Warm>>]>);
 
 impl Pool {
-    fn take(&self) -> Option<Warm> {
+    /// For instances that may take so many bytes each.
+    pub(super) fn new(memory_bytes: u64) -> Pool {
+        let places = usize::try_from(WARM_BYTES_MAX / memory_bytes.max(1)).unwrap_or(WARM_MAX).clamp(1, WARM_MAX);
+        Pool((0..places).map(|_| Mutex::default()).collect())
+    }
+
+    /// Drops all instances but one.
+    fn rest(&self) {
+        let mut kept = false;
+        for place in &self.0 {
+            let mut place = place.lock();
+            let resting = if kept { place.take() } else { None };
+            kept |= place.is_some();
+            drop(place);
+            drop(resting);
+        }
+    }
+
+    pub(super) fn take(&self) -> Option<Warm> {
         self.places().find_map(|place| place.try_lock().and_then(|mut place| place.take()))
     }
 
@@ -128,9 +147,9 @@ impl Pool {
     fn places(&self) -> impl Iterator<Item = &Mutex<Option<Warm>>> {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
-            static OWN_PLACE: usize = THREADS.fetch_add(1, Ordering::Relaxed) % WARM_MAX;
+            static OWN_PLACE: usize = THREADS.fetch_add(1, Ordering::Relaxed);
         }
-        let (before, from) = self.0.split_at(OWN_PLACE.with(|place| *place));
+        let (before, from) = self.0.split_at(OWN_PLACE.with(|place| *place) % self.0.len());
         from.iter().chain(before)
     }
 
@@ -167,6 +186,11 @@ impl Prepared {
         self.0.may_take_long
     }
 
+    /// It is not asked for now: gives back what it needs only to be asked often.
+    pub(crate) fn rest(&self) {
+        self.0.pool.rest();
+    }
+
     /// Asks the plugin. At least one operation should match.
     pub(crate) fn admission(&self, question: &Question<'_>) -> Result<Judged, Failure> {
         let inner = &*self.0;
@@ -176,13 +200,12 @@ impl Prepared {
         if !inner.breaker.permits(engine::now) {
             return Err(Failure::Quarantined);
         }
+        let began = engine::now();
         let outcome = self.judge(question);
         self.settle(outcome.as_ref().err());
         let counts = &inner.template.plugin.counts;
         counts.admissions.increment(1);
-        if let Ok(judged) = &outcome {
-            counts.admission_seconds.record(judged.spent.elapsed.as_secs_f64());
-        }
+        counts.admission_seconds.record(engine::now().saturating_duration_since(began).as_secs_f64());
         outcome
     }
 

@@ -28,13 +28,12 @@ impl Prepared {
         if !inner.breaker.permits(engine::now) {
             return Err(Failure::Quarantined);
         }
+        let began = engine::now();
         let outcome = self.plan(input);
         self.settle(outcome.as_ref().err());
         let counts = &inner.template.plugin.counts;
         counts.compactions.increment(1);
-        if let Ok(planned) = &outcome {
-            counts.compaction_seconds.record(planned.spent.elapsed.as_secs_f64());
-        }
+        counts.compaction_seconds.record(engine::now().saturating_duration_since(began).as_secs_f64());
         outcome
     }
 

@@ -11,8 +11,11 @@ use rustix::time::{ClockId, clock_gettime};
 use wasmtime::component::{Instance, InstancePre};
 use wasmtime::{Store, Trap, UpdateDeadline};
 
+use super::Kind;
 use super::admission::ReadKey;
-use super::bindings::exports::kuorum::policy::{admission, compaction, lifecycle};
+use super::bindings::exports::kuorum::policy::{
+    admission, backup_schedule, backup_target, compaction, lifecycle, quota,
+};
 use super::bindings::kuorum::policy::types;
 use super::compile::one_line;
 use super::engine::{self, Clock};
@@ -282,13 +285,25 @@ impl Template {
     }
 
     /// Looks that the functions of its kinds have the types of the interface.
-    pub(super) fn check_exports(&self, started: &mut Started) -> Result<(), String> {
+    pub(super) fn check_exports(&self, kinds: &[Kind], started: &mut Started) -> Result<(), String> {
         let Started { store, instance, .. } = started;
-        if let Some(admission) = &self.admission {
-            admission.load(&mut *store, instance).map_err(|error| one_line(&format!("admission: {error:#}")))?;
-        }
-        if let Some(compaction) = &self.compaction {
-            compaction.load(&mut *store, instance).map_err(|error| one_line(&format!("compaction: {error:#}")))?;
+        let before = &self.before;
+        for kind in kinds {
+            let checked =
+                match kind {
+                    Kind::Admission => admission::GuestIndices::new(before)
+                        .and_then(|calls| calls.load(&mut *store, instance).map(drop)),
+                    Kind::Compaction => compaction::GuestIndices::new(before)
+                        .and_then(|calls| calls.load(&mut *store, instance).map(drop)),
+                    Kind::Quota => {
+                        quota::GuestIndices::new(before).and_then(|calls| calls.load(&mut *store, instance).map(drop))
+                    }
+                    Kind::BackupSchedule => backup_schedule::GuestIndices::new(before)
+                        .and_then(|calls| calls.load(&mut *store, instance).map(drop)),
+                    Kind::BackupTarget => backup_target::GuestIndices::new(before)
+                        .and_then(|calls| calls.load(&mut *store, instance).map(drop)),
+                };
+            checked.map_err(|error| one_line(&format!("{}: {error:#}", kind.as_str())))?;
         }
         Ok(())
     }

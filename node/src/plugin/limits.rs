@@ -14,7 +14,7 @@ const MEMORY_BYTES_DEFAULT: u64 = 32 << 20;
 /// Components made from Python and JavaScript need 64 to 128 MiB.
 pub(super) const MEMORY_BYTES_MAX: u64 = 256 << 20;
 /// Far beyond what the default fuel lasts: a thread that the machine keeps waiting must not make an innocent plugin fail.
-const DEADLINE_MS_DEFAULT: u32 = 100;
+pub(super) const DEADLINE_MS_DEFAULT: u32 = 100;
 pub(super) const DEADLINE_MS_MAX: u32 = 10_000;
 
 /// Budget of what runs once when an instance is made: its start functions, `validate-config` and `configure`.

@@ -173,6 +173,17 @@ fn keys_that_a_check_reads_are_its_read_set() {
 }
 
 #[test]
+fn what_is_read_in_vain_is_bounded_too() {
+    let names = ["/quota/a", "/quota/b", "/quota/c", "/quota/d"];
+    let value = vec![b'v'; 3 << 19];
+    let test = TestHost::with(Keys::of(names.map(|name| (name.as_bytes(), &value[..], 42))));
+    // Each is too long to be handed over, and read all the same. The fourth is not.
+    let guest = Guest::new("reads-long").check(&names.map(guest::get).join("\n")).kv_read(&["/quota/"]);
+    let read_set = ask(&test.prepare(&guest).unwrap()).unwrap().read_set;
+    assert_eq!(read_set.iter().map(|read| &read.key[..]).collect::<Vec<_>>(), [b"/quota/a", b"/quota/b", b"/quota/c"]);
+}
+
+#[test]
 fn nothing_is_read_without_a_grant() {
     let test = TestHost::with(Keys::of([(&b"/quota/a"[..], &b"1"[..], 42)]));
     let guest = Guest::new("reads").check(&guest::get("/quota/a")).kv_read(&["/quota/"]);
@@ -219,6 +230,21 @@ fn a_second_preparation_takes_the_compiled_code_from_the_cache() {
     let kept = std::fs::File::open(&entries[0]).unwrap();
     test.prepare(&guest).unwrap();
     assert_eq!(std::fs::metadata(&entries[0]).unwrap().ino(), kept.metadata().unwrap().ino());
+}
+
+#[test]
+fn a_plugin_that_rests_keeps_one_instance() {
+    let test = TestHost::new();
+    let prepared = test.prepare(&Guest::new("rests")).unwrap();
+    let asking: Vec<_> = std::iter::repeat_with(|| prepared.0.pool.take()).take(3).collect();
+    assert_eq!(asking.iter().flatten().count(), 1);
+    for _ in 0..3 {
+        let started = prepared.0.template.start().unwrap();
+        prepared.0.pool.add(&prepared.0.template, started).unwrap();
+    }
+    prepared.rest();
+    assert!(prepared.0.pool.take().is_some());
+    assert!(prepared.0.pool.take().is_none());
 }
 
 /// Prints what a call costs. Not held to anything: the programs of the unit tests are not optimized.

@@ -19,6 +19,8 @@ use crate::refusal::{Denial, Refusal, Unjudged};
 
 /// Letters of a plugin's failure that a client is shown.
 const FAILURE_SHOWN_CHARS_MAX: usize = 256;
+/// Why a plugin in shadow was not asked.
+const SPARED: &str = "it may take long, and the member is busy asking it about others";
 
 /// Who asks, and what the member knew then.
 pub(crate) struct Asker<'a> {
@@ -29,6 +31,8 @@ pub(crate) struct Asker<'a> {
     pub(crate) tail: &'a Tail,
     /// Whether the request has waited for plugins that are being prepared, and does so no longer.
     pub(crate) has_waited: bool,
+    /// Whether to leave out those in shadow that may take long.
+    pub(crate) spares_shadow: bool,
 }
 
 /// What the puts of a request leave as it is: values and leases of keys that plugins are shown as if they were written
@@ -128,10 +132,13 @@ impl Table {
         self.admission().iter().any(|asked| ops.iter().any(|op| asked.concerns(op)))
     }
 
-    /// Whether a plugin that is to be asked about these may take long to answer.
+    /// Whether a plugin that is to be asked about these may take long to answer; those in shadow may be spared that.
     #[inline]
-    pub(crate) fn may_take_long(&self, ops: &[Op<'_>]) -> bool {
-        let is_slow = |asked: &Arc<Asked>| asked.may_take_long() && ops.iter().any(|op| asked.concerns(op));
+    pub(crate) fn may_take_long(&self, ops: &[Op<'_>], spares_shadow: bool) -> bool {
+        let is_slow = |asked: &Arc<Asked>| {
+            let is_asked = !(spares_shadow && asked.weight == Weight::Shadow);
+            is_asked && asked.may_take_long() && ops.iter().any(|op| asked.concerns(op))
+        };
         self.has_slow_admission && self.admission().iter().any(is_slow)
     }
 
@@ -170,7 +177,14 @@ impl Table {
             }
         }
         for asked in concerned(Weight::Shadow) {
-            shadow(asked, &question, asker.tail, verdict.is_ok());
+            if asker.spares_shadow && asked.may_take_long() {
+                asker.tail.unjudged(asked, &question, true, SPARED);
+                if let Standing::Ready(prepared) = asked.standing() {
+                    prepared.counts().shadow_spared.increment(1);
+                }
+            } else {
+                shadow(asked, &question, asker.tail, verdict.is_ok());
+            }
         }
         verdict.map(|()| read_set)
     }

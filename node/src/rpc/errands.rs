@@ -17,6 +17,7 @@ use super::Node;
 use super::leader::What;
 use crate::cluster::MemberId;
 use crate::maintenance::planning::Neighbours;
+use crate::metrics;
 use crate::refusal::Refusal;
 
 /// Errands that may wait; one thread has one at a time.
@@ -122,6 +123,7 @@ pub(super) async fn space_here(node: &Node, _: &SpaceRequest) -> Result<SpaceRes
         disk_free_bytes: node.gate.disk_free_bytes(),
         is_defragmenting: node.upkeep.is_defragmenting(),
         slowest_watcher: node.watch.slowest_watcher().map_or(0, |revision| revision.0),
+        p99_write_us: metrics::get().recent.writes.p99_us(),
     })
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kuorum_proto::etcdserverpb::{LeaseGrantRequest, PutRequest, TxnRequest};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::{Node, refusal_of};
@@ -30,12 +31,37 @@ const PEER_BYTES_MAX: usize = 64;
 /// How long to wait for a plugin before looking again, should its being ready not have been told.
 const READY_LOOK: Duration = Duration::from_millis(500);
 
+/// Requests that policies which take long are asked about, or that wait for that. Each is held in memory.
+const SLOW_MAX: usize = 1_024;
+
+/// Where requests are judged that may take long: beside the shards, a few at a time.
+pub(crate) struct SlowLane {
+    places: Semaphore,
+    threads: Arc<Semaphore>,
+}
+
+impl SlowLane {
+    /// So many are judged at a time.
+    pub(crate) fn new(threads: usize) -> SlowLane {
+        SlowLane { places: Semaphore::new(SLOW_MAX), threads: Arc::new(Semaphore::new(threads)) }
+    }
+}
+
+/// Where policies are asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Others wait for the thread: those that may take long are not asked.
+    Shard,
+    /// As on a shard, and of those that take long no more is asked than needed: not those in shadow.
+    BusyShard,
+    SlowLane,
+}
+
 /// Whom a write is judged for.
 pub(super) struct Judge<'a> {
     pub(super) node: &'a Node,
     peer: SocketAddr,
-    /// Whether others wait for the thread that asks.
-    is_shard: bool,
+    place: Place,
     /// Whether the request has waited for plugins, and does so no longer.
     has_waited: bool,
 }
@@ -78,7 +104,8 @@ impl Judge<'_> {
         let Some(table) = self.node.roster.admission().filter(|table| table.concern(ops)) else {
             return Ok(ReadSet::new());
         };
-        if self.is_shard && table.may_take_long(ops) {
+        let spares_shadow = self.place == Place::BusyShard;
+        if self.place != Place::SlowLane && table.may_take_long(ops, spares_shadow) {
             return Err(Refusal::SlowPolicy);
         }
         // Room for the longest, or it would grow while it is written.
@@ -90,7 +117,8 @@ impl Judge<'_> {
         let in_use_bytes = (store.in_use_bytes() + self.node.plugins.pieces_bytes()).min(db_bytes);
         let space = Space { db_bytes, in_use_bytes, quota_bytes };
         let tail = self.node.roster.tail();
-        table.judge(&Asker { ctx, peer: &peer, space, tail, has_waited: self.has_waited }, ops, kept, conditional)
+        let asker = Asker { ctx, peer: &peer, space, tail, has_waited: self.has_waited, spares_shadow };
+        table.judge(&asker, ops, kept, conditional)
     }
 
     /// Whether plugins may have something to say at all.
@@ -111,8 +139,11 @@ pub(super) async fn agreed(
     let mut rounds = 0;
     while rounds < JUDGEMENTS_MAX {
         let epoch = node.plugins.epoch().get();
-        let admission = match admit(&Judge { node, peer, is_shard: true, has_waited }) {
-            Err(Refusal::SlowPolicy) => admitted_elsewhere(node, peer, has_waited, admit.clone()).await,
+        let admission = match admit(&Judge { node, peer, place: Place::Shard, has_waited }) {
+            Err(Refusal::SlowPolicy) => {
+                let judged = admitted_slowly(node, peer, has_waited, admit.clone());
+                tokio::time::timeout_at(give_up, judged).await.unwrap_or(Err(Refusal::Timeout))
+            }
             admission => admission,
         };
         match admission {
@@ -134,9 +165,9 @@ pub(super) async fn agreed(
             }
             admission => {
                 let command = node.admitted(admission).await?;
-                let proposed = Instant::now();
+                let timed = Timed(Instant::now());
                 let answer = node.consensus.propose(command).await;
-                metrics::get().recent.writes.record(proposed.elapsed());
+                drop(timed);
                 match answer {
                     Err(stale @ (Refusal::StalePolicy | Refusal::StaleReads)) => {
                         let counts = metrics::get().policies();
@@ -153,18 +184,44 @@ pub(super) async fn agreed(
             }
         }
     }
+    metrics::get().policies().judged_in_vain.increment(1);
     Err(refusal)
 }
 
-/// Asks policies that may take long on a thread that serves nobody.
-async fn admitted_elsewhere(
+/// How long a write took to be agreed on. One that its client waits for no longer counts as well.
+struct Timed(Instant);
+
+impl Drop for Timed {
+    fn drop(&mut self) {
+        metrics::get().recent.writes.record(self.0.elapsed());
+    }
+}
+
+/// Asks policies that may take long on a thread that serves nobody. Where all of those are busy, policies in shadow are left
+/// out, and enforced ones waited for.
+async fn admitted_slowly(
     node: &Arc<Node>,
     peer: SocketAddr,
     has_waited: bool,
-    admit: impl FnOnce(&Judge<'_>) -> Result<Admitted, Refusal> + Send + 'static,
+    admit: impl Fn(&Judge<'_>) -> Result<Admitted, Refusal> + Send + 'static,
 ) -> Result<Admitted, Refusal> {
+    let lane = &node.slow_lane;
+    let _place = lane.places.try_acquire().map_err(|_| Refusal::TooManyRequests)?;
+    let thread = match Arc::clone(&lane.threads).try_acquire_owned() {
+        Ok(thread) => thread,
+        Err(_) => match admit(&Judge { node, peer, place: Place::BusyShard, has_waited }) {
+            Err(Refusal::SlowPolicy) => {
+                Arc::clone(&lane.threads).acquire_owned().await.map_err(|_| Refusal::Stopped)?
+            }
+            admission => return admission,
+        },
+    };
     let node = Arc::clone(node);
-    let judged = tokio::task::spawn_blocking(move || admit(&Judge { node: &node, peer, is_shard: false, has_waited }));
+    let judged = tokio::task::spawn_blocking(move || {
+        // Held to the end, even if nobody waits for it.
+        let _thread = thread;
+        admit(&Judge { node: &node, peer, place: Place::SlowLane, has_waited })
+    });
     judged.await.map_err(|error| Refusal::Internal(format!("the request was not judged: {error}")))?
 }
 

@@ -205,7 +205,7 @@ pub(crate) struct Upload {
 }
 
 impl Upload {
-    pub(crate) fn begin(node: Arc<Node>, request: PluginUploadRequest) -> Result<Upload, Refusal> {
+    pub(crate) async fn begin(node: Arc<Node>, request: PluginUploadRequest) -> Result<Upload, Refusal> {
         let Some(plugin_upload_request::Part::Begin(begin)) = request.part else {
             return Err(Refusal::Invalid("an upload begins with what is uploaded".to_owned()));
         };
@@ -217,6 +217,8 @@ impl Upload {
             return Err(Refused::BadComponentSize(component_bytes).into());
         }
         let permit = Arc::clone(&node.uploads).try_acquire_owned().map_err(|_| Refusal::TooManyRequests)?;
+        // What was removed by way of another member is still there for one that has not heard of that.
+        node.consensus.read_barrier().await?;
         let was_there = node.plugins.has_component(&sha256);
         Ok(Upload {
             node,

@@ -41,8 +41,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const LEADERLESS_LOOKS_MAX: u32 = 3;
 /// How often histogram samples are folded: samples that nobody scrapes must not pile up.
 const FOLD_INTERVAL: Duration = Duration::from_secs(5);
-/// Threads beside each shard for reads and policies that take long.
-const BLOCKING_THREADS_MAX: usize = 4;
+/// Threads beside each shard for reads that take long. There are more for policies: as many as the slow lane has.
+const READ_THREADS_MAX: usize = 4;
 
 /// What every call reaches.
 pub(super) struct Front {
@@ -88,10 +88,11 @@ pub(crate) fn serve(node: Arc<Node>, bound: Bound, office: PostOffice, options: 
     let mut leaderless_sender = Some(leaderless_sender);
     let mut doors = Vec::new();
     let mut threads = Vec::new();
+    let blocking_threads = READ_THREADS_MAX + usize::from(shards());
     for number in 0..office.shards() {
         let (door, sockets) = mpsc::channel(SOCKETS_WAITING_MAX);
         doors.push(door);
-        let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING_THREADS_MAX).build()?;
+        let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(blocking_threads).build()?;
         let shard =
             Shard { number, front: Arc::clone(&front), office: office.clone(), for_all: leaderless_sender.take() };
         let thread = std::thread::Builder::new().name(format!("shard-{number}")).stack_size(TXN_STACK_BYTES);

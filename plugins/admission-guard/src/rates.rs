@@ -86,7 +86,8 @@ impl Buckets {
     fn is_space_short(&self, space: &Space) -> bool {
         let limited = self.each_user.is_some() || !self.users.is_empty() || !self.prefixes.is_empty();
         let used = u128::from(space.db_bytes) * 100;
-        limited && used >= u128::from(space.quota_bytes) * u128::from(self.above_space_percent)
+        // A quota of 0 is none, and then space never is.
+        limited && space.quota_bytes > 0 && used >= u128::from(space.quota_bytes) * u128::from(self.above_space_percent)
     }
 }
 

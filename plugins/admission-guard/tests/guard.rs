@@ -93,6 +93,8 @@ fn a_user_is_slowed_down_only_while_space_is_short() {
 
     let roomy = Space { db_bytes: 79, ..puts.space };
     check(&mut guard, &Request { space: roomy, ..puts.clone() }, Ok(()));
+    let unlimited = Space { quota_bytes: 0, ..puts.space };
+    check(&mut guard, &Request { space: unlimited, ..puts.clone() }, Ok(()));
     let others = vec![delete("/a", None), Op::LeaseGrant(LeaseGrantOp { id: 0, ttl_s: 60 })];
     check(&mut guard, &Request { ops: others, ..puts.clone() }, Ok(()));
 

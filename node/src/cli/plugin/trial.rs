@@ -180,16 +180,20 @@ fn ask_all(prepared: &Prepared, questions: &Questions) -> Result<Vec<Asked>, Fai
     trace::set_level(Level::Error);
     let second = fresh()?;
     let mut warm = prepared.trial()?;
-    for case in &cases {
-        case.ask(&mut warm);
-    }
-    let mut asked = Vec::with_capacity(cases.len());
-    for ((case, first), second) in cases.iter().zip(first).zip(second) {
+    let mut ask_warm = |case: &Case<'_>| {
         let answer = case.ask(&mut warm);
         // Nobody knows what an instance is like after a trap, and a node drops it.
         if answer.failed {
             warm = prepared.trial()?;
         }
+        Ok(answer)
+    };
+    for case in &cases {
+        ask_warm(case)?;
+    }
+    let mut asked = Vec::with_capacity(cases.len());
+    for ((case, first), second) in cases.iter().zip(first).zip(second) {
+        let answer = ask_warm(case)?;
         let (kind, title, expect) = (case.kind(), case.title(), case.expect());
         asked.push(Asked { kind, title, expect, fresh: [first, second], warm: answer });
     }

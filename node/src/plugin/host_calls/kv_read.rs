@@ -21,10 +21,22 @@ impl State {
         self.call.kind != CallKind::Setup && self.plugin.grants.cover(key)
     }
 
+    fn may_read(&self) -> bool {
+        self.call.read_bytes <= READ_BYTES_MAX
+    }
+
+    /// Whether the read set has the key or takes one more.
+    fn may_remember(&self, key: &[u8]) -> bool {
+        let reads = &self.call.reads;
+        let bytes: usize = reads.iter().map(|read| read.key.len()).sum();
+        reads.len() < READ_SET_MAX && bytes + key.len() <= READ_SET_BYTES_MAX
+            || reads.iter().any(|read| read.key[..] == *key)
+    }
+
     /// Takes what was read from the call's budget, and makes it what the plugin gets.
     fn take(&mut self, row: KvRow) -> Result<Kv, ReadError> {
         self.call.read_bytes += row.key.len() + row.value.len();
-        if self.call.read_bytes > READ_BYTES_MAX {
+        if !self.may_read() {
             return Err(ReadError::Budget);
         }
         Ok(Kv {
@@ -37,18 +49,12 @@ impl State {
         })
     }
 
-    /// Adds the key to the read set. Returns false if that is full.
-    fn remember(&mut self, key: &[u8], mod_revision: i64) -> bool {
+    /// Adds the key to the read set.
+    fn remember(&mut self, key: &[u8], mod_revision: i64) {
         let reads = &mut self.call.reads;
-        if reads.iter().any(|read| read.key[..] == *key) {
-            return true;
+        if !reads.iter().any(|read| read.key[..] == *key) {
+            reads.push(ReadKey { key: key.to_vec(), mod_revision });
         }
-        let bytes: usize = reads.iter().map(|read| read.key.len()).sum();
-        if reads.len() >= READ_SET_MAX || bytes + key.len() > READ_SET_BYTES_MAX {
-            return false;
-        }
-        reads.push(ReadKey { key: key.to_vec(), mod_revision });
-        true
     }
 }
 
@@ -70,15 +76,20 @@ impl Host for State {
         if key.len() > KEY_BYTES_MAX {
             return Ok(Ok(None));
         }
+        // Looked at before the store is: what is read in vain takes as long.
+        let is_remembered = self.call.kind == CallKind::Admission;
+        if !self.may_read() || is_remembered && !self.may_remember(&key) {
+            return Ok(Err(ReadError::Budget));
+        }
         let row = match self.plugin.reader.get(&key, self.call.revision) {
             Ok(row) => row,
             Err(error) => return read_error(error).map(Err),
         };
-        if self.call.kind == CallKind::Admission && !self.remember(&key, row.as_ref().map_or(0, |row| row.mod_revision))
-        {
-            return Ok(Err(ReadError::Budget));
+        if is_remembered {
+            self.remember(&key, row.as_ref().map_or(0, |row| row.mod_revision));
         }
-        if row.as_ref().is_some_and(|row| row.value.len() > KV_VALUE_BYTES_MAX) {
+        if let Some(row) = row.as_ref().filter(|row| row.value.len() > KV_VALUE_BYTES_MAX) {
+            self.call.read_bytes += row.value.len();
             return Ok(Err(ReadError::TooLarge));
         }
         Ok(row.map(|row| self.take(row)).transpose())

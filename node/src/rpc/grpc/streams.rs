@@ -243,7 +243,7 @@ pub(super) async fn upload(call: Call, mut messages: Body) -> Response<Reply> {
 const UPLOAD_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 async fn receive(node: Arc<Node>, messages: &mut Body, tally: &Tally) -> Result<PluginUploadResponse, Fault> {
-    let mut upload = Upload::begin(node, first(messages, tally).await?)?;
+    let mut upload = Upload::begin(node, first(messages, tally).await?).await?;
     while !upload.is_over() {
         let came = tokio::time::timeout(UPLOAD_PAUSE_MAX, next::<PluginUploadRequest>(messages, tally));
         let Some(request) = came.await.map_err(|_| Refusal::Timeout)?? else { break };

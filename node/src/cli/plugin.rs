@@ -39,7 +39,10 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match carry_out(&request) {
+    match carry_out(&request).and_then(|is_so| {
+        output::written().context("standard output can't be written")?;
+        Ok(is_so)
+    }) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

@@ -66,12 +66,14 @@ pub(super) struct CallState {
     /// Of the puts in the request by their number, empty for other operations.
     pub(super) values: Vec<Bytes>,
     pub(super) host_calls: u32,
+    pub(super) handed_bytes: usize,
     pub(super) read_bytes: usize,
 }
 
 impl CallState {
     fn begin(&mut self, kind: CallKind, revision: i64) {
-        (self.kind, self.revision, self.host_calls, self.read_bytes) = (kind, revision, 0, 0);
+        (self.kind, self.revision) = (kind, revision);
+        (self.host_calls, self.handed_bytes, self.read_bytes) = (0, 0, 0);
         self.reads.clear();
         self.values.clear();
     }

@@ -58,7 +58,7 @@ pub(crate) const NAME_BYTES_MAX: usize = 63;
 
 const SHA256_BYTES: usize = 32;
 /// Of an Ed25519 signature.
-const SIGNATURE_BYTES: usize = 64;
+pub(crate) const SIGNATURE_BYTES: usize = 64;
 
 /// Names of rows in the `sys` space: of the list of components, and beginnings of those of plugins and of pieces of
 /// components.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
+use kuorum_proto::kuorum::v1::PluginListRequest;
 use kuorum_proto::kuorum::v1::plugins_client::PluginsClient;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
@@ -11,8 +12,11 @@ use super::arguments::Members;
 
 /// How long each endpoint may take to take a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How often a member that says nothing is asked whether it is still there. One that does not answer within the command's
+/// timeout ends what goes on over the connection.
+const PING_AFTER: Duration = Duration::from_secs(2);
 
-/// The first endpoint that took a connection.
+/// The first endpoint that answered.
 pub(super) struct Connection {
     pub(super) client: PluginsClient<Channel>,
     endpoint: String,
@@ -24,15 +28,36 @@ impl Connection {
         let mut last = anyhow!("no endpoint is named");
         for endpoint in &members.endpoints {
             let named = Endpoint::from_shared(endpoint.clone()).with_context(|| format!("endpoint {endpoint}"))?;
-            match named.connect_timeout(CONNECT_TIMEOUT).connect().await {
+            let named = named.connect_timeout(CONNECT_TIMEOUT);
+            let named = named.http2_keep_alive_interval(PING_AFTER).keep_alive_timeout(members.timeout);
+            match named.connect().await {
                 Ok(channel) => {
                     let client = PluginsClient::new(channel).max_decoding_message_size(usize::MAX);
-                    return Ok(Connection { client, endpoint: endpoint.clone(), timeout: members.timeout });
+                    let mut connection = Connection { client, endpoint: endpoint.clone(), timeout: members.timeout };
+                    match connection.is_alive(&members.endpoints).await {
+                        Ok(()) => return Ok(connection),
+                        Err(error) => last = error,
+                    }
                 }
                 Err(error) => last = anyhow::Error::new(error).context(format!("{endpoint} takes no connection")),
             }
         }
         Err(last)
+    }
+
+    /// Whether the member answers at all: a process that stands still takes connections. Where there is no other to ask, what
+    /// is asked first will tell.
+    async fn is_alive(&mut self, endpoints: &[String]) -> anyhow::Result<()> {
+        if endpoints.len() < 2 {
+            return Ok(());
+        }
+        let request = PluginListRequest { serializable: true };
+        // A refusal is an answer too, and told when it is what was asked for.
+        let told = self.answer(async |client| Ok(tonic::Response::new(client.list(request).await.err()))).await?;
+        match told.filter(|status| std::error::Error::source(status).is_some()) {
+            Some(status) => Err(self.told(&status)),
+            None => Ok(()),
+        }
     }
 
     /// Waits for an answer, as long as the command may take.

@@ -17,9 +17,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::arguments::{Configuration, Load, Output};
 use super::connection::Connection;
-use super::output::{self, hex, key_text, member_label};
+use super::output::{self, hex, member_label};
 use crate::plugin::{AskedLimits, Manifest};
-use crate::policy::plugins::{CONFIG_BYTES_MAX, Refused};
+use crate::policy::plugins::{CONFIG_BYTES_MAX, Refused, SIGNATURE_BYTES};
 
 /// Bytes of a message: as many as the member puts into one entry.
 const MESSAGE_BYTES: usize = 256 << 10;
@@ -32,12 +32,12 @@ pub(super) async fn load(connection: &mut Connection, output: Output, load: &Loa
         output::say(&format!(
             "{} asks to read what it is not granted (--kv-read): {}",
             manifest.name,
-            not_granted.join(" ")
+            output::prefixes_text(&not_granted)
         ));
     }
     let config = load.config.text()?;
     let signature = match &load.signature {
-        Some(path) => fs::read(path).with_context(|| format!("signature {}", path.display()))?.into(),
+        Some(path) => read_signature(path)?,
         None => Bytes::new(),
     };
     let sha256 = Bytes::copy_from_slice(&Sha256::digest(&component));
@@ -61,7 +61,7 @@ pub(super) async fn load(connection: &mut Connection, output: Output, load: &Loa
             "sha256": hex(&sha256),
             "identity": hex(&last.identity),
             "uploaded": uploaded,
-            "kv_read_not_granted": not_granted,
+            "kv_read_not_granted": output::keys(&not_granted),
             "policy_epoch": last.policy_epoch,
             "ready": ready,
             "members": last.members.iter().map(member).collect::<Vec<_>>(),
@@ -97,6 +97,9 @@ impl Configuration {
         if text.len() > CONFIG_BYTES_MAX {
             bail!(Refused::ConfigTooLarge);
         }
+        if !text.is_empty() {
+            serde_json::from_str::<serde::de::IgnoredAny>(&text).context("the configuration is no JSON")?;
+        }
         Ok(text)
     }
 }
@@ -109,15 +112,24 @@ pub(super) fn read(path: &Path) -> anyhow::Result<Bytes> {
     Ok(component.into())
 }
 
+fn read_signature(path: &Path) -> anyhow::Result<Bytes> {
+    let named = || format!("signature {}", path.display());
+    let signature = fs::read(path).with_context(named)?;
+    if signature.len() != SIGNATURE_BYTES {
+        bail!("{}: {}", named(), Refused::BadSignature(signature.len()));
+    }
+    Ok(signature.into())
+}
+
 /// Reads the file's manifest; and what it asks to read and is not granted.
-fn check(component: &[u8], load: &Load) -> anyhow::Result<(Manifest, Vec<String>)> {
+fn check(component: &[u8], load: &Load) -> anyhow::Result<(Manifest, Vec<Bytes>)> {
     let Load { component: path, name, kv_read, limits, .. } = load;
     let told = |problem: String| anyhow!("{}: {problem}", path.display());
     let manifest = Manifest::of_file(component).map_err(told)?;
     let name = name.as_ref().unwrap_or(&manifest.name);
     let limits = AskedLimits::set(limits.fuel, limits.memory_bytes, limits.deadline_ms);
     manifest.allow(name, kv_read, &limits).map_err(told)?;
-    let not_granted = manifest.not_granted(kv_read).into_iter().map(key_text).collect();
+    let not_granted = manifest.not_granted(kv_read).into_iter().map(Bytes::copy_from_slice).collect();
     Ok((manifest, not_granted))
 }
 

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use kuorum_proto::kuorum::v1::{
     Plugin, PluginAck, PluginHealth, PluginLimits, PluginMode, PluginRevision, PluginStanding,
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 /// Columns stand this far apart.
@@ -23,8 +24,22 @@ pub(super) fn say(text: &str) {
 
 /// A line for people.
 pub(super) fn line(text: &str) {
-    // A reader that has closed the pipe has seen enough.
-    try_line(&fit(text)).ok();
+    noted(try_line(&fit(text)));
+}
+
+/// What could not be written since the last call of this, but for a reader that has closed the pipe: it has seen enough.
+pub(super) fn written() -> io::Result<()> {
+    FAILURE.lock().take().map_or(Ok(()), Err)
+}
+
+static FAILURE: Mutex<Option<io::Error>> = Mutex::new(None);
+
+fn noted(written: io::Result<()>) {
+    if let Err(error) = written
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        FAILURE.lock().get_or_insert(error);
+    }
 }
 
 /// # Errors
@@ -37,7 +52,7 @@ pub(super) fn try_line(text: &str) -> io::Result<()> {
 
 /// One object, on one line, with every letter as it is: programs read it.
 pub(super) fn json(value: &Value) {
-    try_line(&value.to_string()).ok();
+    noted(try_line(&value.to_string()));
 }
 
 /// Rows of equal length, the columns one below the other.
@@ -86,6 +101,12 @@ pub(super) fn key_text(key: &[u8]) -> String {
         Ok(text) if !text.starts_with("hex:") && !text.contains(char::is_control) => text.to_owned(),
         Ok(_) | Err(_) => format!("hex:{}", hex(key)),
     }
+}
+
+/// Prefixes of keys; the empty one stands for all of them.
+pub(super) fn prefixes_text(prefixes: &[Bytes]) -> String {
+    let text = |prefix: &Bytes| if prefix.is_empty() { "all keys".to_owned() } else { key_text(prefix) };
+    if prefixes.is_empty() { "nothing".to_owned() } else { prefixes.iter().map(text).collect::<Vec<_>>().join(" ") }
 }
 
 /// How a member is called where people read it.

@@ -88,9 +88,9 @@ fn describe(what: &str, revision: &PluginRevision, members: &[PluginMember], sta
     row("identity", short(&revision.identity));
     row("signature", if revision.signature.is_empty() { "none".to_owned() } else { short(&revision.signature) });
     row("configuration", revision.config.lines().map(str::trim).collect());
-    row("may read", output::keys(&revision.kv_read).join(" "));
+    row("may read", output::prefixes_text(&revision.kv_read));
     if let Some(standing) = standing.filter(|standing| !standing.kv_read_asked.is_empty()) {
-        row("asks to read", output::keys(&standing.kv_read_asked).join(" "));
+        row("asks to read", output::prefixes_text(&standing.kv_read_asked));
     }
     row("limits", limits_text(revision, standing));
     if let Some(standing) = standing {

@@ -3,6 +3,7 @@
 
 use wasmtime::component::Resource;
 
+use super::bytes_of;
 use crate::plugin::bindings::kuorum::policy::{files, outbound_http};
 use crate::plugin::instance::State;
 
@@ -13,45 +14,46 @@ pub struct Writer;
 impl outbound_http::Host for State {
     fn send(
         &mut self,
-        _req: outbound_http::Request,
+        request: outbound_http::Request,
     ) -> wasmtime::Result<Result<outbound_http::Response, outbound_http::HttpError>> {
-        self.count_host_call()?;
+        let texts = request.grant.len() + request.method.len() + request.path.len();
+        self.count_host_call(texts + bytes_of(&request.headers) + request.body.len())?;
         Ok(Err(outbound_http::HttpError::Denied))
     }
 }
 
 type FsResult<T> = wasmtime::Result<Result<T, files::FsError>>;
 
-fn denied<T>(state: &mut State) -> FsResult<T> {
-    state.count_host_call()?;
+fn denied<T>(state: &mut State, handed_bytes: usize) -> FsResult<T> {
+    state.count_host_call(handed_bytes)?;
     Ok(Err(files::FsError::Denied))
 }
 
 impl files::Host for State {
-    fn create(&mut self, _grant: String, _path: String) -> FsResult<Resource<Writer>> {
-        denied(self)
+    fn create(&mut self, grant: String, path: String) -> FsResult<Resource<Writer>> {
+        denied(self, grant.len() + path.len())
     }
 
-    fn read(&mut self, _grant: String, _path: String, _offset: u64, _max: u32) -> FsResult<Vec<u8>> {
-        denied(self)
+    fn read(&mut self, grant: String, path: String, _offset: u64, _max: u32) -> FsResult<Vec<u8>> {
+        denied(self, grant.len() + path.len())
     }
 
-    fn list_entries(&mut self, _grant: String, _under: String) -> FsResult<Vec<files::Entry>> {
-        denied(self)
+    fn list_entries(&mut self, grant: String, under: String) -> FsResult<Vec<files::Entry>> {
+        denied(self, grant.len() + under.len())
     }
 
-    fn remove(&mut self, _grant: String, _path: String) -> FsResult<()> {
-        denied(self)
+    fn remove(&mut self, grant: String, path: String) -> FsResult<()> {
+        denied(self, grant.len() + path.len())
     }
 }
 
 impl files::HostWriter for State {
-    fn append(&mut self, _writer: Resource<Writer>, _chunk: Vec<u8>) -> FsResult<()> {
-        denied(self)
+    fn append(&mut self, _writer: Resource<Writer>, chunk: Vec<u8>) -> FsResult<()> {
+        denied(self, chunk.len())
     }
 
     fn commit(&mut self, _writer: Resource<Writer>) -> FsResult<()> {
-        denied(self)
+        denied(self, 0)
     }
 
     fn drop(&mut self, _writer: Resource<Writer>) -> wasmtime::Result<()> {

@@ -68,7 +68,7 @@ fn read_error(error: KvError) -> wasmtime::Result<ReadError> {
 
 impl Host for State {
     fn get(&mut self, key: Vec<u8>) -> wasmtime::Result<Result<Option<Kv>, ReadError>> {
-        self.count_host_call()?;
+        self.count_host_call(key.len())?;
         if !self.is_granted(&key) {
             return Ok(Err(ReadError::Denied));
         }
@@ -102,7 +102,7 @@ impl Host for State {
         limit: u32,
         keys_only: bool,
     ) -> wasmtime::Result<Result<Vec<Kv>, ReadError>> {
-        self.count_host_call()?;
+        self.count_host_call(prefix.len() + after.as_ref().map_or(0, Vec::len))?;
         // What a scan finds can't be compared when the write is applied, so no verdict may rest on it.
         if self.call.kind == CallKind::Admission || !self.is_granted(&prefix) {
             return Ok(Err(ReadError::Denied));

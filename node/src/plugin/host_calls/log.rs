@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::bytes_of;
 use crate::plugin::bindings::kuorum::policy::log::{Host, Level};
 use crate::plugin::engine;
 use crate::plugin::instance::{Plugin, State};
@@ -59,7 +60,7 @@ impl Plugin {
 
 impl Host for State {
     fn write(&mut self, level: Level, message: String, fields: Vec<(String, String)>) -> wasmtime::Result<()> {
-        self.count_host_call()?;
+        self.count_host_call(message.len() + bytes_of(&fields))?;
         let (level, level_text) = match level {
             Level::Trace => (trace::Level::Debug, "trace"),
             Level::Debug => (trace::Level::Debug, "debug"),

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
+use super::bytes_of;
 use crate::metrics::{self, UserKind, UserSeries};
 use crate::plugin::bindings::kuorum::policy::metrics::Host;
 use crate::plugin::instance::State;
@@ -74,7 +75,7 @@ impl State {
         labels: Labels,
         moved: impl FnOnce(&UserSeries),
     ) -> wasmtime::Result<()> {
-        self.count_host_call()?;
+        self.count_host_call(name.len() + bytes_of(&labels))?;
         let plugin = &self.plugin;
         if !plugin.user_metrics.record(kind, &plugin.name, (name, labels), moved) {
             plugin.counts.series_refused.increment(1);

@@ -7,9 +7,10 @@ const READ_BYTES_MAX: u32 = 64 * 1024;
 
 impl Host for State {
     fn read(&mut self, op: u32, offset: u32, max: u32) -> wasmtime::Result<Vec<u8>> {
-        self.count_host_call()?;
         let value = self.call.values.get(op as usize).map_or(&[][..], |value| value);
         let rest = value.get(offset as usize..).unwrap_or_default();
-        Ok(rest[..rest.len().min(max.min(READ_BYTES_MAX) as usize)].to_vec())
+        let read = rest[..rest.len().min(max.min(READ_BYTES_MAX) as usize)].to_vec();
+        self.count_host_call(read.len())?;
+        Ok(read)
     }
 }

@@ -175,6 +175,8 @@ fn compile_bomb() -> String {
     format!("(module (func {} {begin}{body}{end}))", "(local i32)".repeat(locals))
 }
 
+const ATTEMPTS: usize = 8;
+
 /// A plugin that may take seconds, in shadow at that, keeps nobody waiting but those whom it is asked about.
 #[test]
 fn a_slow_plugin_holds_up_nobody_else() {
@@ -185,18 +187,27 @@ fn a_slow_plugin_holds_up_nobody_else() {
         let words = [&["--name", "probe", "--config-json", &config][..], &limits].concat();
         load(&cluster, 0, &golden_path("probe"), &words).json();
         ask(&cluster.members[0], &["shadow", "probe"]).json();
-        let mut bad = std::pin::pin!(put(&cluster, 0, "/bad/k", "v"));
-        // Each by a connection of its own: those of the same thread of the member are among them.
-        let mut good = std::pin::pin!(async {
-            for _ in 0..16 {
-                put(&cluster, 0, "/good/k", "v").await.unwrap();
+        // Where others wait for it, no attempt succeeds; where the machine is busy, some may not.
+        let mut overtaken = 0;
+        for _ in 0..ATTEMPTS {
+            let mut bad = std::pin::pin!(put(&cluster, 0, "/bad/k", "v"));
+            // Each by a connection of its own: those of the same thread of the member are among them.
+            let mut good = std::pin::pin!(async {
+                for _ in 0..16 {
+                    put(&cluster, 0, "/good/k", "v").await.unwrap();
+                }
+            });
+            tokio::select! {
+                biased;
+                told = &mut bad => assert!(told.is_ok(), "{told:?}"),
+                () = &mut good => {
+                    overtaken += 1;
+                    bad.await.unwrap();
+                    break;
+                }
             }
-        });
-        tokio::select! {
-            biased;
-            told = &mut bad => panic!("the plugin was not asked, or others waited for it: {told:?}"),
-            () = &mut good => {}
         }
+        assert_eq!(overtaken, 1, "the plugin was not asked, or others waited for it");
         // While all threads for the slow are busy, a plugin in shadow is left out. Reads have threads of their own.
         let mut many: futures::stream::FuturesUnordered<_> = (0..16).map(|_| put(&cluster, 0, "/bad/k", "v")).collect();
         while let Some(told) = futures::StreamExt::next(&mut many).await {
@@ -206,7 +217,6 @@ fn a_slow_plugin_holds_up_nobody_else() {
         let spared = "plugin_unjudged_requests_total{plugin=\"probe\",outcome=\"spared\"} ";
         let line = counted.lines().find(|line| line.starts_with(spared)).expect("the series is there");
         assert!(line[spared.len()..].parse::<u32>().unwrap() > 0, "{line}");
-        bad.await.unwrap();
     });
 }
 

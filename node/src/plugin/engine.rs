@@ -35,6 +35,7 @@ const ENDLESS_LOOP: &[u8] = b"\0asm\x01\0\0\0\x01\x04\x01\x60\0\0\x03\x02\x01\0\
 const SELF_TEST_DEADLINE_MS: u64 = 10;
 /// The machine may keep the clock's thread waiting; a second late is no clock.
 const SELF_TEST_MAX: Duration = Duration::from_secs(1);
+const SELF_TESTS: usize = 3;
 /// Ends the loop within some seconds where the clock does not.
 const SELF_TEST_FUEL: u64 = 5_000_000_000;
 
@@ -120,8 +121,16 @@ impl Runtime {
         Arc::clone(&self.clock)
     }
 
-    /// Lets an endless loop run into its deadline. The error says what happened instead.
+    /// Lets an endless loop run into its deadline, again if a busy machine was late. The error says what happened instead.
     pub(super) fn self_test(&self) -> Result<Duration, String> {
+        let mut tested = self.test();
+        for _ in 1..SELF_TESTS {
+            tested = tested.or_else(|_| self.test());
+        }
+        tested
+    }
+
+    fn test(&self) -> Result<Duration, String> {
         let module = Module::new(&self.engine, ENDLESS_LOOP).map_err(|error| format!("{error:#}"))?;
         let mut store = Store::new(&self.engine, StoreLimits::default());
         let run = store

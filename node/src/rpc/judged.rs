@@ -142,7 +142,14 @@ pub(super) async fn agreed(
         let admission = match admit(&Judge { node, peer, place: Place::Shard, has_waited }) {
             Err(Refusal::SlowPolicy) => {
                 let judged = admitted_slowly(node, peer, has_waited, admit.clone());
-                tokio::time::timeout_at(give_up, judged).await.unwrap_or(Err(Refusal::Timeout))
+                match tokio::time::timeout_at(give_up, judged).await {
+                    Ok(admission) => admission,
+                    // What is in shadow refuses nothing, by being slow neither.
+                    Err(_) => match admit(&Judge { node, peer, place: Place::BusyShard, has_waited }) {
+                        Err(Refusal::SlowPolicy) => Err(Refusal::Timeout),
+                        admission => admission,
+                    },
+                }
             }
             admission => admission,
         };

@@ -177,14 +177,7 @@ impl Table {
             }
         }
         for asked in concerned(Weight::Shadow) {
-            if asker.spares_shadow && asked.may_take_long() {
-                asker.tail.unjudged(asked, &question, true, SPARED);
-                if let Standing::Ready(prepared) = asked.standing() {
-                    prepared.counts().shadow_spared.increment(1);
-                }
-            } else {
-                shadow(asked, &question, asker.tail, verdict.is_ok());
-            }
+            shadow(asked, &question, asker, verdict.is_ok());
         }
         verdict.map(|()| read_set)
     }
@@ -243,8 +236,13 @@ fn enforce(asked: &Asked, question: &Question<'_>, asker: &Asker<'_>, read_set: 
 }
 
 /// Asks a plugin that is not followed, and notes where following it would have made a difference.
-fn shadow(asked: &Asked, question: &Question<'_>, tail: &Tail, passes: bool) {
+fn shadow(asked: &Asked, question: &Question<'_>, asker: &Asker<'_>, passes: bool) {
+    let tail = asker.tail;
     let Standing::Ready(prepared) = asked.standing() else { return };
+    if asker.spares_shadow && prepared.may_take_long() {
+        prepared.counts().shadow_spared.increment(1);
+        return tail.unjudged(asked, question, true, SPARED);
+    }
     match prepared.admission(question) {
         Ok(judged) => {
             tail.verdict(asked, question, &judged);

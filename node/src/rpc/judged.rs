@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kuorum_proto::etcdserverpb::{LeaseGrantRequest, PutRequest, TxnRequest};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::{Node, refusal_of};
@@ -31,19 +31,26 @@ const PEER_BYTES_MAX: usize = 64;
 /// How long to wait for a plugin before looking again, should its being ready not have been told.
 const READY_LOOK: Duration = Duration::from_millis(500);
 
-/// Requests that policies which take long are asked about, or that wait for that. Each is held in memory.
-const SLOW_MAX: usize = 1_024;
+/// Requests that wait for policies which take long to be asked about them. Each is held in memory.
+const SLOW_WAITING_MAX: usize = 1_024;
 
 /// Where requests are judged that may take long: beside the shards, a few at a time.
 pub(crate) struct SlowLane {
-    places: Semaphore,
     threads: Arc<Semaphore>,
+    waiting: Semaphore,
 }
 
 impl SlowLane {
     /// So many are judged at a time.
     pub(crate) fn new(threads: usize) -> SlowLane {
-        SlowLane { places: Semaphore::new(SLOW_MAX), threads: Arc::new(Semaphore::new(threads)) }
+        SlowLane { threads: Arc::new(Semaphore::new(threads)), waiting: Semaphore::new(SLOW_WAITING_MAX) }
+    }
+
+    /// Waits for a thread.
+    async fn thread(&self, give_up: Instant) -> Result<OwnedSemaphorePermit, Refusal> {
+        let _waiting = self.waiting.try_acquire().map_err(|_| Refusal::TooManyRequests)?;
+        let thread = Arc::clone(&self.threads).acquire_owned();
+        tokio::time::timeout_at(give_up, thread).await.map_err(|_| Refusal::Timeout)?.map_err(|_| Refusal::Stopped)
     }
 }
 
@@ -140,17 +147,7 @@ pub(super) async fn agreed(
     while rounds < JUDGEMENTS_MAX {
         let epoch = node.plugins.epoch().get();
         let admission = match admit(&Judge { node, peer, place: Place::Shard, has_waited }) {
-            Err(Refusal::SlowPolicy) => {
-                let judged = admitted_slowly(node, peer, has_waited, admit.clone());
-                match tokio::time::timeout_at(give_up, judged).await {
-                    Ok(admission) => admission,
-                    // What is in shadow refuses nothing, by being slow neither.
-                    Err(_) => match admit(&Judge { node, peer, place: Place::BusyShard, has_waited }) {
-                        Err(Refusal::SlowPolicy) => Err(Refusal::Timeout),
-                        admission => admission,
-                    },
-                }
-            }
+            Err(Refusal::SlowPolicy) => admitted_slowly(node, peer, has_waited, give_up, &admit).await,
             admission => admission,
         };
         match admission {
@@ -204,32 +201,38 @@ impl Drop for Timed {
     }
 }
 
-/// Asks policies that may take long on a thread that serves nobody. Where all of those are busy, policies in shadow are left
-/// out, and enforced ones waited for.
+/// Asks policies that may take long on a thread that serves nobody. Enforced ones are waited for; those in shadow refuse
+/// nothing by being slow, and are left out where all threads are busy or the time is over.
 async fn admitted_slowly(
     node: &Arc<Node>,
     peer: SocketAddr,
     has_waited: bool,
-    admit: impl Fn(&Judge<'_>) -> Result<Admitted, Refusal> + Send + 'static,
+    give_up: Instant,
+    admit: &(impl Fn(&Judge<'_>) -> Result<Admitted, Refusal> + Clone + Send + 'static),
 ) -> Result<Admitted, Refusal> {
-    let lane = &node.slow_lane;
-    let _place = lane.places.try_acquire().map_err(|_| Refusal::TooManyRequests)?;
-    let thread = match Arc::clone(&lane.threads).try_acquire_owned() {
+    let without_shadow = || admit(&Judge { node, peer, place: Place::BusyShard, has_waited });
+    let thread = match Arc::clone(&node.slow_lane.threads).try_acquire_owned() {
         Ok(thread) => thread,
-        Err(_) => match admit(&Judge { node, peer, place: Place::BusyShard, has_waited }) {
-            Err(Refusal::SlowPolicy) => {
-                Arc::clone(&lane.threads).acquire_owned().await.map_err(|_| Refusal::Stopped)?
-            }
+        Err(_) => match without_shadow() {
+            Err(Refusal::SlowPolicy) => node.slow_lane.thread(give_up).await?,
             admission => return admission,
         },
     };
-    let node = Arc::clone(node);
-    let judged = tokio::task::spawn_blocking(move || {
-        // Held to the end, even if nobody waits for it.
-        let _thread = thread;
-        admit(&Judge { node: &node, peer, place: Place::SlowLane, has_waited })
+    let judged = tokio::task::spawn_blocking({
+        let (node, admit) = (Arc::clone(node), admit.clone());
+        move || {
+            // Held to the end, even if nobody waits for it.
+            let _thread = thread;
+            admit(&Judge { node: &node, peer, place: Place::SlowLane, has_waited })
+        }
     });
-    judged.await.map_err(|error| Refusal::Internal(format!("the request was not judged: {error}")))?
+    match tokio::time::timeout_at(give_up, judged).await {
+        Ok(judged) => judged.map_err(|error| Refusal::Internal(format!("the request was not judged: {error}")))?,
+        Err(_) => match without_shadow() {
+            Err(Refusal::SlowPolicy) => Err(Refusal::Timeout),
+            admission => admission,
+        },
+    }
 }
 
 /// Waits for news of plugins.

@@ -200,12 +200,9 @@ impl Prepared {
         if !inner.breaker.permits(engine::now) {
             return Err(Failure::Quarantined);
         }
-        let began = engine::now();
         let outcome = self.judge(question);
         self.settle(outcome.as_ref().err());
-        let counts = &inner.template.plugin.counts;
-        counts.admissions.increment(1);
-        counts.admission_seconds.record(engine::now().saturating_duration_since(began).as_secs_f64());
+        inner.template.plugin.counts.admissions.increment(1);
         outcome
     }
 
@@ -253,7 +250,8 @@ impl Prepared {
             space: question.space,
             ops: &ops,
         };
-        let outcome = template.ask(store, |store| guest.call_check(store, request));
+        let seconds = &template.plugin.counts.admission_seconds;
+        let outcome = template.ask(store, seconds, |store| guest.call_check(store, request));
         outcome.map(|(verdict, spent)| {
             let read_set = std::mem::take(&mut store.data_mut().call.reads);
             Judged { verdict: Verdict::of_plugin(verdict), read_set, spent }

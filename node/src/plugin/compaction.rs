@@ -28,12 +28,9 @@ impl Prepared {
         if !inner.breaker.permits(engine::now) {
             return Err(Failure::Quarantined);
         }
-        let began = engine::now();
         let outcome = self.plan(input);
         self.settle(outcome.as_ref().err());
-        let counts = &inner.template.plugin.counts;
-        counts.compactions.increment(1);
-        counts.compaction_seconds.record(engine::now().saturating_duration_since(began).as_secs_f64());
+        inner.template.plugin.counts.compactions.increment(1);
         outcome
     }
 
@@ -49,7 +46,8 @@ impl Prepared {
         instance::begin(store, CallKind::Compaction, input.ctx.revision);
         let mut input = input.clone();
         input.ctx.deadline_ms = template.plugin.limits.deadline_ms;
-        let (mut plan, spent) = template.ask(store, |store| {
+        let seconds = &template.plugin.counts.compaction_seconds;
+        let (mut plan, spent) = template.ask(store, seconds, |store| {
             let guest = indices.load(&mut *store, instance)?;
             guest.call_plan_compaction(store, input)
         })?;

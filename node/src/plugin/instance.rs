@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::metrics::Histogram;
 use bytes::Bytes;
 use rustix::time::{ClockId, clock_gettime};
 use wasmtime::component::{Instance, InstancePre};
@@ -259,8 +260,8 @@ impl Template {
         store.epoch_deadline_callback(|mut store| Ok(store.data_mut().grace.more(thread_cpu_time())));
         store.limiter(|state| &mut state.ceiling);
         store.set_hostcall_fuel(HOST_CALL_BYTES_MAX);
-        let (instance, spent) = self.run(&mut store, SETUP, |store| self.before.instantiate(store))?;
-        Ok(Started { store, instance, fuel: spent.fuel })
+        let (instance, spent) = self.run(&mut store, SETUP, |store| self.before.instantiate(store));
+        Ok(Started { store, instance: instance?, fuel: spent.fuel })
     }
 
     /// Asks the plugin whether it takes its configuration; the outer error is that it could not say.
@@ -268,8 +269,8 @@ impl Template {
         let (outcome, _) = self.run(&mut started.store, SETUP, |store| {
             let guest = self.lifecycle.load(&mut *store, &started.instance)?;
             guest.call_validate_config(store, &self.config)
-        })?;
-        Ok(outcome.map_err(|problems| {
+        });
+        Ok(outcome?.map_err(|problems| {
             let problems = problems.into_iter().take(FIELD_PROBLEMS_MAX);
             problems
                 .map(|problem| FieldProblem { path: one_line(&problem.path), message: one_line(&problem.message) })
@@ -281,9 +282,9 @@ impl Template {
         let (outcome, spent) = self.run(&mut started.store, SETUP, |store| {
             let guest = self.lifecycle.load(&mut *store, &started.instance)?;
             guest.call_configure(store, &self.config)
-        })?;
+        });
         started.fuel += spent.fuel;
-        outcome.map_err(Failure::of_plugin)
+        outcome?.map_err(Failure::of_plugin)
     }
 
     /// Looks that the functions of its kinds have the types of the interface.
@@ -291,33 +292,33 @@ impl Template {
         let Started { store, instance, .. } = started;
         let before = &self.before;
         for kind in kinds {
-            let checked =
-                match kind {
-                    Kind::Admission => admission::GuestIndices::new(before)
-                        .and_then(|calls| calls.load(&mut *store, instance).map(drop)),
-                    Kind::Compaction => compaction::GuestIndices::new(before)
-                        .and_then(|calls| calls.load(&mut *store, instance).map(drop)),
-                    Kind::Quota => {
-                        quota::GuestIndices::new(before).and_then(|calls| calls.load(&mut *store, instance).map(drop))
-                    }
-                    Kind::BackupSchedule => backup_schedule::GuestIndices::new(before)
-                        .and_then(|calls| calls.load(&mut *store, instance).map(drop)),
-                    Kind::BackupTarget => backup_target::GuestIndices::new(before)
-                        .and_then(|calls| calls.load(&mut *store, instance).map(drop)),
+            macro_rules! load {
+                ($of:ident) => {
+                    $of::GuestIndices::new(before).and_then(|calls| calls.load(&mut *store, instance).map(drop))
                 };
+            }
+            let checked = match kind {
+                Kind::Admission => load!(admission),
+                Kind::Compaction => load!(compaction),
+                Kind::Quota => load!(quota),
+                Kind::BackupSchedule => load!(backup_schedule),
+                Kind::BackupTarget => load!(backup_target),
+            };
             checked.map_err(|error| one_line(&format!("{}: {error:#}", kind.as_str())))?;
         }
         Ok(())
     }
 
-    /// Makes one call within its budget. What the plugin answers is still to be looked at.
+    /// Makes one call within its budget, and tells what it took. What the plugin answers is still to be looked at.
     pub(super) fn run<R>(
         &self,
         store: &mut Store<State>,
         budget: Budget,
         call: impl FnOnce(&mut Store<State>) -> wasmtime::Result<R>,
-    ) -> Result<(R, Spent), Failure> {
-        store.set_fuel(budget.fuel).map_err(|error| trapped(store, &error))?;
+    ) -> (Result<R, Failure>, Spent) {
+        if let Err(error) = store.set_fuel(budget.fuel) {
+            return (Err(trapped(store, &error)), Spent::default());
+        }
         // The tick under way is no whole one.
         store.set_epoch_deadline(u64::from(budget.deadline_ms) + 1);
         store.data_mut().grace = Grace::of(budget.deadline_ms);
@@ -325,27 +326,25 @@ impl Template {
         let began = engine::now();
         let outcome = call(store);
         let elapsed = engine::now().saturating_duration_since(began);
-        match outcome {
-            Ok(answer) => {
-                let fuel = budget.fuel - store.get_fuel().unwrap_or(0).min(budget.fuel);
-                Ok((answer, Spent { elapsed, fuel }))
-            }
-            Err(error) => Err(match error.downcast_ref::<Trap>() {
-                Some(Trap::OutOfFuel) => Failure::OutOfFuel { fuel: budget.fuel },
-                Some(Trap::Interrupt) => Failure::OutOfTime { deadline_ms: budget.deadline_ms },
-                _ => trapped(store, &error),
-            }),
-        }
+        let fuel = budget.fuel - store.get_fuel().unwrap_or(0).min(budget.fuel);
+        let outcome = outcome.map_err(|error| match error.downcast_ref::<Trap>() {
+            Some(Trap::OutOfFuel) => Failure::OutOfFuel { fuel: budget.fuel },
+            Some(Trap::Interrupt) => Failure::OutOfTime { deadline_ms: budget.deadline_ms },
+            _ => trapped(store, &error),
+        });
+        (outcome, Spent { elapsed, fuel })
     }
 
-    /// Makes one call of a question, in a store whose state is made ready for it.
+    /// Makes one call of a question, in a store whose state is made ready for it. Its time counts whatever becomes of it.
     pub(super) fn ask<R>(
         &self,
         store: &mut Store<State>,
+        seconds: &Histogram,
         call: impl FnOnce(&mut Store<State>) -> wasmtime::Result<Result<R, types::Failure>>,
     ) -> Result<(R, Spent), Failure> {
-        let (outcome, spent) = self.run(store, self.plugin.limits.budget(), call)?;
-        outcome.map(|answer| (answer, spent)).map_err(Failure::of_plugin)
+        let (outcome, spent) = self.run(store, self.plugin.limits.budget(), call);
+        seconds.record(spent.elapsed.as_secs_f64());
+        outcome?.map(|answer| (answer, spent)).map_err(Failure::of_plugin)
     }
 }
 

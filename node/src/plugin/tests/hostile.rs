@@ -163,6 +163,11 @@ fn a_flood_of_host_calls_ends_the_call() {
     let flood = "(loop $again (call $get (i32.const 0) (i32.const 0) (i32.const 512)) (br $again))";
     let text = trap_of(&test, &Guest::new("call-flood").check(flood));
     assert!(text.contains("it called the host more than 10000 times"), "{text}");
+    // What is handed over costs the plugin nothing, however long it is.
+    let flood = "(loop $again
+        (call $log (i32.const 2) (i32.const 0) (i32.const 4000) (i32.const 0) (i32.const 0)) (br $again))";
+    let text = trap_of(&test, &Guest::new("byte-flood").check(flood));
+    assert!(text.contains("its calls of the host moved more than 16 MiB"), "{text}");
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! What the command line says to people, and of mistakes.
 
+use std::net::TcpListener;
+use std::process::Command;
+
 use bytes::Bytes;
 use kuorum_proto::kuorum::v1::PluginLoadRequest;
 use kuorum_proto::kuorum::v1::plugins_client::PluginsClient;
 use kuorum_tests::cluster::Cluster;
 use kuorum_tests::plugin_command::{ask, plugin};
-use kuorum_tests::plugin_file::PluginFile;
+use kuorum_tests::plugin_file::{PluginFile, golden_path};
 use kuorum_tests::ports::free_ports;
 use kuorum_tests::subject::Subject;
 use serde_json::json;
@@ -66,6 +69,15 @@ fn people_get_tables_and_refusals_in_words() {
         let list = plugin(&["list", "--output", "json", "--endpoints", &format!("{nobody},{endpoint}")]);
         assert_eq!(list.json()["policy_epoch"], 1);
 
+        // Or takes connections and answers nothing, as a process that stands still. Nobody waits for that for ever.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let silence = silent.local_addr().unwrap().to_string();
+        let words = ["list", "--output", "json", "--timeout", "1", "--endpoints"];
+        let list = plugin(&[&words[..], &[&format!("{silence},{endpoint}")]].concat());
+        assert_eq!(list.json()["policy_epoch"], 1);
+        let unanswered = plugin(&["load", one, "--output", "json", "--timeout", "1", "--endpoints", &silence]);
+        assert!(unanswered.refusal().contains("broke before all of the answer came"), "{unanswered:?}");
+
         let refusals = [
             (&["rollback", "guard"][..], "kuorum plugin rollback: plugin guard has no revision to go back to"),
             (&["shadow", "q"], "kuorum plugin shadow: there is no plugin q"),
@@ -78,6 +90,29 @@ fn people_get_tables_and_refusals_in_words() {
         let bad_config = ask(member, &["load", one, "--config-json", "{"]);
         assert!(bad_config.refusal().contains("the configuration is no JSON"), "{bad_config:?}");
     });
+}
+
+#[test]
+fn output_that_can_not_be_written_is_told() {
+    block_on(async {
+        let cluster = Cluster::started(&Subject::kuorum(), 1, &[]).await;
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let words = ["plugin", "list", "--output", "json", "--endpoints", &cluster.members[0].endpoint()];
+        let output = Command::new(Subject::kuorum().binary).args(words).stdout(full).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains("standard output can't be written: No space left on device"), "{told}");
+    });
+}
+
+/// An instance that trapped is dropped, in a trial as in a member: what it would say next is nobody's concern.
+#[test]
+fn a_trial_of_a_plugin_that_traps_says_that_it_traps() {
+    let path = golden_path("probe");
+    let trial = plugin(&["test", path.to_str().unwrap(), "--config-json", r#"{"trigger":"","act":"trap"}"#]);
+    let printed = format!("{}{}", trial.out, trial.err);
+    assert!(printed.contains("no answer: it trapped"), "{printed}");
+    assert!(!printed.contains("it depends on what was asked before"), "{printed}");
 }
 
 #[test]

@@ -188,7 +188,7 @@ fn a_slow_plugin_holds_up_nobody_else() {
         load(&cluster, 0, &golden_path("probe"), &words).json();
         ask(&cluster.members[0], &["shadow", "probe"]).json();
         // Where others wait for it, no attempt succeeds; where the machine is busy, some may not.
-        let mut overtaken = 0;
+        let mut is_overtaken = false;
         for _ in 0..ATTEMPTS {
             let mut bad = std::pin::pin!(put(&cluster, 0, "/bad/k", "v"));
             // Each by a connection of its own: those of the same thread of the member are among them.
@@ -201,13 +201,13 @@ fn a_slow_plugin_holds_up_nobody_else() {
                 biased;
                 told = &mut bad => assert!(told.is_ok(), "{told:?}"),
                 () = &mut good => {
-                    overtaken += 1;
+                    is_overtaken = true;
                     bad.await.unwrap();
                     break;
                 }
             }
         }
-        assert_eq!(overtaken, 1, "the plugin was not asked, or others waited for it");
+        assert!(is_overtaken, "the plugin was not asked, or others waited for it");
         // While all threads for the slow are busy, a plugin in shadow is left out. Reads have threads of their own.
         let mut many: futures::stream::FuturesUnordered<_> = (0..16).map(|_| put(&cluster, 0, "/bad/k", "v")).collect();
         while let Some(told) = futures::StreamExt::next(&mut many).await {

@@ -28,7 +28,7 @@ use kuorum_proto::kuorum::v1::{Plugin, PluginCommand, PluginComponent, PluginCom
 use parking_lot::RwLock;
 use prost::Message as _;
 
-pub(crate) use change::{Changed, Outcome, check_load, check_name};
+pub(crate) use change::{Changed, Outcome, check_json, check_load, check_name};
 pub(crate) use refused::{Lacking, Refused};
 pub(crate) use signature::{TrustedKeys, keys_of_pem};
 

@@ -312,9 +312,7 @@ impl Loading {
         let config = if config.is_empty() { "{}".to_owned() } else { config };
         let load = PluginLoad { name: name.clone(), sha256, config, kv_read, limits, signature };
         plugins::check_load(&load)?;
-        if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&load.config) {
-            return Err(Refusal::Invalid(format!("the configuration is no JSON: {error}")));
-        }
+        plugins::check_json(&load.config).map_err(Refusal::Invalid)?;
         check_file(&node, &load).await?;
         // Before the proposal, so that no answer of a member is missed.
         let changes = node.plugins_changed.clone();

@@ -34,7 +34,11 @@ impl Connection {
                 Ok(channel) => {
                     let client = PluginsClient::new(channel).max_decoding_message_size(usize::MAX);
                     let mut connection = Connection { client, endpoint: endpoint.clone(), timeout: members.timeout };
-                    match connection.is_alive(&members.endpoints).await {
+                    // Where there is no other to ask, what is asked first will tell.
+                    if members.endpoints.len() == 1 {
+                        return Ok(connection);
+                    }
+                    match connection.answers().await {
                         Ok(()) => return Ok(connection),
                         Err(error) => last = error,
                     }
@@ -45,19 +49,19 @@ impl Connection {
         Err(last)
     }
 
-    /// Whether the member answers at all: a process that stands still takes connections. Where there is no other to ask, what
-    /// is asked first will tell.
-    async fn is_alive(&mut self, endpoints: &[String]) -> anyhow::Result<()> {
-        if endpoints.len() < 2 {
-            return Ok(());
-        }
+    /// Asks the member anything: a process that stands still takes connections, and answers nothing. The error says so.
+    async fn answers(&mut self) -> anyhow::Result<()> {
         let request = PluginListRequest { serializable: true };
-        // A refusal is an answer too, and told when it is what was asked for.
-        let told = self.answer(async |client| Ok(tonic::Response::new(client.list(request).await.err()))).await?;
-        match told.filter(|status| std::error::Error::source(status).is_some()) {
-            Some(status) => Err(self.told(&status)),
-            None => Ok(()),
+        match tokio::time::timeout(self.timeout, self.client.list(request)).await {
+            Ok(Err(status)) if is_of_transport(&status) => Err(self.told(&status)),
+            // A refusal is an answer too.
+            Ok(_) => Ok(()),
+            Err(_) => Err(self.silence()),
         }
+    }
+
+    fn silence(&self) -> anyhow::Error {
+        anyhow!("{} did not answer within {} s", self.endpoint, self.timeout.as_secs())
     }
 
     /// Waits for an answer, as long as the command may take.
@@ -68,23 +72,26 @@ impl Connection {
         match tokio::time::timeout(self.timeout, call(&mut self.client)).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => Err(self.told(&status)),
-            Err(_) => Err(anyhow!("{} did not answer within {} s", self.endpoint, self.timeout.as_secs())),
+            Err(_) => Err(self.silence()),
         }
     }
 
     /// What a member says of a refusal, in its own words where it has some.
     pub(super) fn told(&self, status: &Status) -> anyhow::Error {
-        // What the transport says of a connection, a member says never.
-        match std::error::Error::source(status) {
-            Some(_) => {
-                let endpoint = &self.endpoint;
-                anyhow!(
-                    "the connection to {endpoint} broke before all of the answer came; what was asked may have been done"
-                )
-            }
-            None => words_of(status),
+        if is_of_transport(status) {
+            let endpoint = &self.endpoint;
+            anyhow!(
+                "the connection to {endpoint} broke before all of the answer came; what was asked may have been done"
+            )
+        } else {
+            words_of(status)
         }
     }
+}
+
+/// Whether this is said of a connection rather than by a member, whose words have no source.
+fn is_of_transport(status: &Status) -> bool {
+    std::error::Error::source(status).is_some()
 }
 
 fn words_of(status: &Status) -> anyhow::Error {

@@ -19,7 +19,7 @@ use super::arguments::{Configuration, Load, Output};
 use super::connection::Connection;
 use super::output::{self, hex, member_label};
 use crate::plugin::{AskedLimits, Manifest};
-use crate::policy::plugins::{CONFIG_BYTES_MAX, Refused, SIGNATURE_BYTES};
+use crate::policy::plugins::{CONFIG_BYTES_MAX, Refused, SIGNATURE_BYTES, check_json};
 
 /// Bytes of a message: as many as the member puts into one entry.
 const MESSAGE_BYTES: usize = 256 << 10;
@@ -98,7 +98,7 @@ impl Configuration {
             bail!(Refused::ConfigTooLarge);
         }
         if !text.is_empty() {
-            serde_json::from_str::<serde::de::IgnoredAny>(&text).context("the configuration is no JSON")?;
+            check_json(&text).map_err(anyhow::Error::msg)?;
         }
         Ok(text)
     }

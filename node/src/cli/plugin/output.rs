@@ -24,35 +24,33 @@ pub(super) fn say(text: &str) {
 
 /// A line for people.
 pub(super) fn line(text: &str) {
-    noted(try_line(&fit(text)));
+    try_line(&fit(text));
 }
 
-/// What could not be written since the last call of this, but for a reader that has closed the pipe: it has seen enough.
+/// Why lines could not be written, unless it was that a reader has closed the pipe: it has seen enough.
+static FAILURE: Mutex<Option<io::Error>> = Mutex::new(None);
+
+/// Whether all that was to be written is, or nobody wants it.
 pub(super) fn written() -> io::Result<()> {
     FAILURE.lock().take().map_or(Ok(()), Err)
 }
 
-static FAILURE: Mutex<Option<io::Error>> = Mutex::new(None);
-
-fn noted(written: io::Result<()>) {
-    if let Err(error) = written
+/// Returns whether the line was written; if not, [`written`] says why.
+pub(super) fn try_line(text: &str) -> bool {
+    let mut out = io::stdout();
+    let outcome = writeln!(out, "{text}").and_then(|()| out.flush());
+    let is_written = outcome.is_ok();
+    if let Err(error) = outcome
         && error.kind() != io::ErrorKind::BrokenPipe
     {
         FAILURE.lock().get_or_insert(error);
     }
-}
-
-/// # Errors
-/// When nobody reads any more.
-pub(super) fn try_line(text: &str) -> io::Result<()> {
-    let mut out = io::stdout();
-    writeln!(out, "{text}")?;
-    out.flush()
+    is_written
 }
 
 /// One object, on one line, with every letter as it is: programs read it.
 pub(super) fn json(value: &Value) {
-    noted(try_line(&value.to_string()));
+    try_line(&value.to_string());
 }
 
 /// Rows of equal length, the columns one below the other.
@@ -175,4 +173,18 @@ fn revision(revision: &PluginRevision) -> Value {
         "signature": hex(&revision.signature),
         "acks": revision.acks.iter().map(ack).collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_of_everything_looks_unlike_one_of_nothing() {
+        let shown = |prefixes: &[&'static str]| {
+            prefixes_text(&prefixes.iter().map(|prefix| Bytes::from_static(prefix.as_bytes())).collect::<Vec<_>>())
+        };
+        assert_eq!((shown(&[]).as_str(), shown(&[""]).as_str()), ("nothing", "all keys"));
+        assert_eq!(shown(&["/a/", "hex:"]), "/a/ hex:6865783a");
+    }
 }

@@ -12,12 +12,11 @@ pub(super) async fn tail(connection: &mut Connection, output: Output, name: &str
     let request = PluginTailRequest { name: name.to_owned() };
     let mut lines = connection.answer(async |client| client.tail(request).await).await?;
     while let Some(line) = lines.message().await.map_err(|status| connection.told(&status))? {
-        let written = match output {
+        let is_written = match output {
             Output::Json => output::try_line(&as_json(&line).to_string()),
             Output::Table => output::try_line(&as_text(&line)),
         };
-        if written.is_err() {
-            // A reader that has closed the pipe has seen enough.
+        if !is_written {
             break;
         }
     }

@@ -52,6 +52,12 @@ pub(crate) fn check_name(name: &str) -> Result<(), Refused> {
     Err(Refused::BadName(name.chars().take(NAME_BYTES_MAX + 1).collect()))
 }
 
+/// What is wrong with a configuration before a plugin sees it, but for its length.
+pub(crate) fn check_json(config: &str) -> Result<(), String> {
+    let parsed = serde_json::from_str::<serde::de::IgnoredAny>(config);
+    parsed.map(drop).map_err(|error| format!("the configuration is no JSON: {error}"))
+}
+
 /// What can be said of a load without knowing what it meets.
 pub(crate) fn check_load(load: &PluginLoad) -> Result<(), Refused> {
     check_name(&load.name)?;

@@ -204,6 +204,7 @@ fn decides(refusal: &Refusal) -> bool {
             | Refusal::LeaseNotFound
             | Refusal::LeaseExists
             | Refusal::StalePolicy
+            | Refusal::StaleReads
             | Refusal::Plugin(_)
             | Refusal::LearnerNotPrepared
     )

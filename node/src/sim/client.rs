@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, TryRecvError};
 use kuorum_proto::etcdserverpb::{
-    CompactionRequest, Compare, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, PutRequest, RequestOp,
-    TxnRequest, compare, request_op,
+    CompactionRequest, Compare, DeleteRangeRequest, LeaseGrantRequest, LeaseRevokeRequest, PutRequest, ReadSetEntry,
+    RequestOp, TxnRequest, compare, request_op,
 };
 
 use crate::admission::{Admitted, Gate};
@@ -140,7 +140,14 @@ impl Client {
 
     fn write(&mut self, gate: &Gate, checker: &Checker, plan: &Plan, random: &mut Random) -> Result<Admitted, Refusal> {
         match random.below(100) {
-            0..50 => gate.put(self.put(plan, random), crate::admission::unjudged),
+            0..50 => gate.put(self.put(plan, random), |put| match self.requests % 4 {
+                // As if a policy had read the key.
+                0 => {
+                    let mod_revision = checker.history.modified(&put.key);
+                    Ok(vec![ReadSetEntry { key: put.key.clone(), mod_revision }])
+                }
+                _ => crate::admission::unjudged(put),
+            }),
             50..64 => {
                 let (key, range_end) =
                     if random.permille(100) { range(plan, random) } else { (key(plan, random), Bytes::new()) };
@@ -182,8 +189,7 @@ impl Client {
     /// Puts a key and takes another away if the first has not changed since it was looked at.
     fn txn(&self, checker: &Checker, plan: &Plan, random: &mut Random) -> TxnRequest {
         let put = PutRequest { lease: 0, ..self.put(plan, random) };
-        let seen =
-            checker.history.range(&put.key, &[], checker.history.revision()).pop().map_or(0, |kv| kv.mod_revision);
+        let seen = checker.history.modified(&put.key);
         let revision = if random.permille(200) { seen + 1 } else { seen };
         let compare = Compare {
             result: compare::CompareResult::Equal.into(),

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use kuorum_proto::etcdserverpb::{Compare, RequestOp, TxnRequest, compare, request_op};
+use kuorum_proto::etcdserverpb::{Compare, ReadSetEntry, RequestOp, TxnRequest, compare, request_op};
 use kuorum_proto::mvccpb::KeyValue;
 
 use crate::command::{self, Command};
@@ -130,6 +130,11 @@ impl History {
         wanted.filter_map(|(_, versions)| alive(versions)).collect()
     }
 
+    /// The revision that wrote the key as it is now; 0 if it is not there.
+    pub(super) fn modified(&self, key: &[u8]) -> i64 {
+        self.range(key, &[], self.revision).pop().map_or(0, |kv| kv.mod_revision)
+    }
+
     // ---- what comes
 
     /// A member holds this entry committed.
@@ -157,7 +162,8 @@ impl History {
             Ok((header, command)) => {
                 says_nothing = matches!(command, Command::LeaseCheckpoint(_));
                 let judged = matches!(command, Command::Put(_) | Command::Txn(_) | Command::LeaseGrant(_));
-                if judged && header.policy_epoch != self.policies.epoch {
+                let is_stale = |read: &ReadSetEntry| self.modified(&read.key) != read.mod_revision;
+                if judged && (header.policy_epoch != self.policies.epoch || header.read_set.iter().any(is_stale)) {
                     Outcome::Refused
                 } else {
                     self.carry_out(command, command::number(&entry.data), now_us)?

@@ -10,7 +10,7 @@ const SEEDS: u64 = 500;
 const ACTIVATIONS: u64 = 1_000;
 
 /// Each fault, and the seeds within which it has to be found.
-const FAULTS: [(Sabotage, u64); 10] = [
+const FAULTS: [(Sabotage, u64); 11] = [
     (Sabotage::VoteWithoutFsync, 200),
     (Sabotage::ReusedReadContext, 600),
     (Sabotage::AppliedIndexOutsideBatch, 50),
@@ -20,6 +20,7 @@ const FAULTS: [(Sabotage, u64); 10] = [
     (Sabotage::DoubleApply, 20),
     (Sabotage::AckBeforeCommit, 20),
     (Sabotage::PolicyEpochUnchecked, 50),
+    (Sabotage::ReadSetUnchecked, 50),
     (Sabotage::SplitConfChange, 20),
 ];
 
